@@ -1,0 +1,1 @@
+"""The pool's decisions, pure: no sockets, clock, randomness or logs of its own."""

@@ -1,0 +1,506 @@
+"""The engine of one pool in one worker: takes messages and the time, says what to send.
+
+Pure: it owns no socket, clock, randomness or log. The shell calls `query` for every message of a
+client, `answer` for every message of a resolver, `wake` when the wheel is due and `tick` every
+`TICK_S`. What is to be sent besides their direct results waits in `outbox`: attempts for resolvers
+and queries whose `reply` goes to the client. The shell empties it after every batch.
+
+Life of a query. It is sent to one resolver as an attempt. A refusal sends it on at once. When the
+attempt is late it is also sent elsewhere, but the attempt stays open until `per_attempt`, and its
+answer still counts: tunnel servers hold polls, and their late answers carry data. Every answer goes
+to the client. Without one, the query fails when no attempt is open and nobody is left to ask, at
+the latest at its deadline; the client then gets one error or, by the profile, silence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from shared import layout
+from shared.board import Board
+from workers.engine import wire as dns
+from workers.engine.health import State
+from workers.engine.keeper import Keeper
+from workers.engine.pending import (
+    COPY,
+    FIRST,
+    HEDGE,
+    PROBE,
+    RETRY,
+    Attempt,
+    Client,
+    Query,
+)
+from workers.engine.resolver import NS, Resolver
+from workers.engine.selection import Selection
+from workers.engine.timers import TimingWheel
+from workers.settings import PoolSettings, ResolverEntry
+
+TICK_S: Final = 0.02
+"""How often counters are published and verdicts read."""
+
+MAX_ATTEMPTS: Final = 16
+"""Sendings of one query, however many resolvers refuse or lose it."""
+
+REFUSALS: Final = frozenset((dns.SERVFAIL, dns.REFUSED))
+"""Codes by which a resolver says that it will not answer now."""
+
+NOT_ANSWERS: Final = REFUSALS | {dns.FORMERR, dns.NOTIMP}
+"""... and those by which it says that it cannot read this question: another resolver may."""
+
+DROPS: Final = {reason: position for position, reason in enumerate(layout.DROP_REASONS)}
+
+
+class Engine:
+    """One pool in one worker. See the module for how it is driven."""
+
+    __slots__ = (
+        "_board",
+        "_counters",
+        "_deadline_s",
+        "_epochs",
+        "_keeper",
+        "_keepers_epoch",
+        "_max_pending",
+        "_per_attempt_s",
+        "_probe_at",
+        "_published",
+        "_queries_at_probe",
+        "_resolvers",
+        "_selection",
+        "_settings",
+        "_stale",
+        "_wheel",
+        "_worker",
+        "answered",
+        "answers",
+        "copies",
+        "dropped",
+        "failures",
+        "hedges",
+        "outbox",
+        "pending",
+        "queries",
+        "retries",
+    )
+
+    def __init__(
+        self,
+        board: Board,
+        worker: int,
+        pool: int,
+        settings: PoolSettings,
+        random: Callable[[], float],
+    ) -> None:
+        self._board = board
+        self._worker = worker
+        self._settings = settings
+        self._per_attempt_s = settings.per_attempt_s
+        self._deadline_s = settings.deadline_s
+        self._max_pending = settings.max_pending
+        self._resolvers: dict[int, Resolver] = {}
+        self._selection = Selection(board, settings.load_balance, random)
+        self._keeper = Keeper(board, settings)
+        self._wheel: TimingWheel[Attempt] = TimingWheel()
+        self._epochs = [-1] * board.at.workers
+        self._keepers_epoch = -1
+        self._stale = True
+        self._probe_at = 0.0
+        self._queries_at_probe = 0
+        self.outbox: deque[Attempt | Query] = deque()
+        self.pending = 0
+        self._counters = board.at.pool(worker, pool)
+        words = board.words
+        self.queries = words[self._counters + layout.POOL_QUERIES]
+        self.answers = words[self._counters + layout.POOL_ANSWERS]
+        self.answered = words[self._counters + layout.POOL_ANSWERED]
+        self.failures = words[self._counters + layout.POOL_FAILURES]
+        self.retries = words[self._counters + layout.POOL_RETRIES]
+        self.hedges = words[self._counters + layout.POOL_HEDGES]
+        self.copies = words[self._counters + layout.POOL_COPIES]
+        first = self._counters + layout.POOL_DROPPED
+        self.dropped = [words[first + reason] for reason in range(len(layout.DROP_REASONS))]
+        self._published: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<Engine {self._settings.name} pending={self.pending} {self._selection!r}>"
+
+    @property
+    def settings(self) -> PoolSettings:
+        """The settings of the pool."""
+        return self._settings
+
+    @property
+    def resolvers(self) -> list[Resolver]:
+        """The resolvers of the pool, in the order of their roster."""
+        return list(self._resolvers.values())
+
+    @property
+    def wake_at(self) -> float:
+        """When `wake` has work again; infinity while nothing is open."""
+        return self._wheel.next_at
+
+    # -- roster -----------------------------------------------------------------------------
+
+    def set_roster(
+        self, now: float, entries: list[ResolverEntry]
+    ) -> tuple[list[Resolver], list[Resolver]]:
+        """Take over a roster; return the resolvers that joined and those that left.
+
+        Unchanged entries keep their state. The caller gives the joined a transport and closes
+        those of the left once their attempts are over.
+        """
+        before = self._resolvers
+        after: dict[int, Resolver] = {}
+        joined: list[Resolver] = []
+        for entry in entries:
+            resolver = before.get(entry.slot)
+            if resolver is None or resolver.entry != entry:
+                resolver = Resolver(entry, self._board, self._worker, self._per_attempt_s)
+                joined.append(resolver)
+            after[entry.slot] = resolver
+        left = [resolver for slot, resolver in before.items() if after.get(slot) is not resolver]
+        self._resolvers = after
+        self._keeper.assign(now, list(after), self._worker)
+        self._selection.rebuild(after.values())
+        return joined, left
+
+    def set_usable(self, resolver: Resolver, usable: bool) -> None:
+        """Note a fault of this machine, or its end: no resolver is blamed for it."""
+        if resolver.usable != usable:
+            resolver.usable = usable
+            self._stale = True
+
+    # -- packets ----------------------------------------------------------------------------
+
+    def query(self, now: float, client: Client, address: Any, wire: bytes) -> Attempt | None:
+        """Take a message of a client; return its first attempt, or None.
+
+        Replies of the relay's own, to what is no query, and copies are in `outbox`.
+        """
+        if len(wire) < dns.HEADER_BYTES:
+            self.drop("client_short")
+            return None
+        if wire[2] & 0xF8 or wire[4:6] != dns.ONE_QUESTION:
+            self._refuse_input(client, address, wire)
+            return None
+        end = dns.question_end(wire)
+        if end < 0:
+            self._refuse_input(client, address, wire)
+            return None
+        self.queries += 1
+        query = Query(client, address, wire, end, now + self._deadline_s)
+        if self.pending >= self._max_pending:
+            self.drop("client_overload")
+            self._fail(query)
+            return None
+        resolver = self._selection.choose(now)
+        if resolver is None:
+            self._fail(query)
+            return None
+        self.pending += 1
+        if self._selection.revivals:
+            self._revive(now, query, resolver)
+        return self._attempt(now, query, resolver, FIRST)
+
+    def answer(self, now: float, table: dict[bytes, Attempt], wire: bytes) -> Query | None:
+        """Take a message that came on the socket whose open attempts are `table`.
+
+        Returns the query when its `reply` is to go to the client now. A message counts only if
+        its ID and its question match an open attempt; case may differ, since some resolvers
+        change it, and the client gets its own question back.
+        """
+        attempt = table.get(wire[:2])
+        if attempt is None:
+            self.drop("reply_unmatched" if len(wire) >= dns.HEADER_BYTES else "reply_malformed")
+            return None
+        query = attempt.query
+        asked = query.wire
+        end = query.end
+        if len(wire) < dns.HEADER_BYTES or not wire[2] & dns.QR:
+            self.drop("reply_malformed")
+            return None
+        rcode = wire[3] & 0x0F
+        if wire[4:6] == dns.ONE_QUESTION and wire.startswith(
+            asked[dns.HEADER_BYTES : end], dns.HEADER_BYTES
+        ):
+            reply = asked[:2] + wire[2:]
+        elif dns.same_question(asked[dns.HEADER_BYTES : end], wire[dns.HEADER_BYTES : end]):
+            reply = asked[:2] + wire[2 : dns.HEADER_BYTES] + asked[dns.HEADER_BYTES : end]
+            reply += wire[end:]
+        elif wire[4:6] == dns.NO_QUESTION and rcode in NOT_ANSWERS:
+            reply = b""  # some servers leave the question out of their errors
+        else:
+            self.drop("reply_unmatched")
+            return None
+        del table[attempt.id]
+        attempt.closed = True
+        query.open -= 1
+        resolver = attempt.resolver
+        if rcode in NOT_ANSWERS:
+            self._refused(now, attempt, reply, rcode)
+            return None
+        round_trip = now - attempt.sent_at
+        resolver.answered += 1
+        resolver.rtt_sum_s += round_trip
+        deviation = round_trip - resolver.srtt_s
+        resolver.deviation_sum_s += deviation if deviation > 0.0 else -deviation
+        if round_trip < resolver.rtt_min_s:
+            resolver.rtt_min_s = round_trip
+        if resolver.idle:
+            self._idle_replied(resolver)
+        client = query.client
+        if client is None:
+            return None
+        if client.is_stream:
+            if query.answered:
+                resolver.late += 1
+                return None
+            if wire[2] & dns.TC and not attempt.over_stream:
+                self._fetch_over_tcp(now, attempt)
+                return None
+        elif attempt.over_stream:
+            reply = self._fit(query, reply)
+        if query.answered:
+            resolver.late += 1
+        else:
+            query.answered = True
+            self.answered += 1
+            self.pending -= 1
+        self.answers += 1
+        query.reply = reply
+        return query
+
+    def failed(self, now: float, attempt: Attempt) -> None:
+        """A network error ended an attempt: the resolver's port is closed, its connection broke."""
+        if self._close(attempt):
+            attempt.resolver.errors += 1
+            self._go_on(now, attempt.query)
+
+    def unsent(self, now: float, attempt: Attempt) -> None:
+        """A fault of this machine kept an attempt from being sent: nobody is blamed."""
+        if self._close(attempt):
+            attempt.resolver.sent -= 1
+            self._go_on(now, attempt.query)
+
+    def drop(self, reason: str) -> None:
+        """Count a message that was dropped; `reason` is one of `layout.DROP_REASONS`."""
+        self.dropped[DROPS[reason]] += 1
+
+    # -- time -------------------------------------------------------------------------------
+
+    def wake(self, now: float) -> None:
+        """Look after the attempts that are due: late ones are hedged, old ones are over."""
+        for attempt in self._wheel.due(now):
+            if attempt.closed:
+                continue
+            if now < attempt.expires_at:
+                self._wheel.add(attempt.expires_at, attempt)
+                self._late(now, attempt)
+                continue
+            self._close(attempt)
+            # An attempt cut short by its query's deadline says nothing about its resolver.
+            if attempt.expires_at - attempt.sent_at >= self._per_attempt_s:
+                attempt.resolver.lost += 1
+            self._go_on(now, attempt.query, lost=True)
+
+    def tick(self, now: float) -> None:
+        """Publish the counters, judge the shard, read the verdicts, line up trials and probes."""
+        words = self._board.words
+        at = self._board.at
+        for resolver in self._resolvers.values():
+            if resolver.publish(now):
+                resolver.read_round_trip()
+        self._publish_pool()
+        keepers_epoch = words[layout.HEADER_KEEPERS_EPOCH]
+        if keepers_epoch != self._keepers_epoch:
+            self._keepers_epoch = keepers_epoch
+            self._keeper.assign(now, list(self._resolvers), self._worker)
+        epoch = self._keeper.epoch
+        self._keeper.tick(now)
+        if self._keeper.epoch != epoch:
+            words[at.worker(self._worker) + layout.WORKER_VERDICTS_EPOCH] += 1
+        for worker in range(at.workers):
+            verdicts_epoch = words[at.worker(worker) + layout.WORKER_VERDICTS_EPOCH]
+            if verdicts_epoch != self._epochs[worker]:
+                self._epochs[worker] = verdicts_epoch
+                self._stale = True
+        if self._stale:
+            self._stale = False
+            for resolver in self._resolvers.values():
+                resolver.read_verdict()
+            self._selection.rebuild(self._resolvers.values())
+        self._selection.call_trials(now)
+        self._probe_when_quiet(now)
+
+    # -- rules ------------------------------------------------------------------------------
+
+    def _attempt(self, now: float, query: Query, resolver: Resolver, kind: int) -> Attempt:
+        """Open an attempt, to be sent by the caller's shell."""
+        expires_at = now + self._per_attempt_s
+        if expires_at > query.deadline_at:
+            expires_at = query.deadline_at
+        attempt = Attempt(query, resolver, kind, now, expires_at)
+        query.open += 1
+        query.tried.append(resolver)
+        resolver.sent += 1
+        due_at = now + resolver.rto_s
+        self._wheel.add(due_at if due_at < expires_at else expires_at, attempt)
+        return attempt
+
+    def _close(self, attempt: Attempt) -> bool:
+        """Close an attempt and take it out of its socket's table; False if it was closed."""
+        if attempt.closed:
+            return False
+        attempt.closed = True
+        attempt.query.open -= 1
+        if attempt.table is not None and attempt.table.get(attempt.id) is attempt:
+            del attempt.table[attempt.id]
+        return True
+
+    def _refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
+        """Send a refused query on to another resolver at once."""
+        resolver = attempt.resolver
+        resolver.refused += 1
+        if rcode in REFUSALS:
+            refused_at = resolver.bucket - layout.RESOLVER_BUCKET_AT + layout.RESOLVER_REFUSED_AT
+            self._board.words[refused_at] = int(now * NS)
+        else:
+            attempt.query.reply = reply  # what the client gets if nobody can read its question
+        if resolver.idle:
+            self._idle_replied(resolver)
+        self._go_on(now, attempt.query)
+
+    def _fetch_over_tcp(self, now: float, attempt: Attempt) -> None:
+        """Ask again over TCP what came truncated over UDP, for a client that can take it whole."""
+        again = self._attempt(now, attempt.query, attempt.resolver, RETRY)
+        again.over_stream = True
+        self.outbox.append(again)
+
+    def _fit(self, query: Query, reply: bytes) -> bytes:
+        """Cut a reply fetched over a stream to what the UDP client can take."""
+        size_bytes = dns.MAX_UDP_BYTES
+        if self._settings.cut_to_client_size:
+            advertised = dns.advertised_size(query.wire, query.end) or 0
+            size_bytes = min(size_bytes, max(advertised, dns.CLASSIC_SIZE_BYTES))
+        if len(reply) <= size_bytes:
+            return reply
+        self.drop("reply_oversize")
+        return dns.truncated(reply, query.end)
+
+    def _late(self, now: float, attempt: Attempt) -> None:
+        """Hedge: try a late query on another resolver too."""
+        query = attempt.query
+        if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
+            return
+        if self._settings.hedge_only_losing and not (
+            attempt.resolver.losing or attempt.resolver.state is State.DOWN
+        ):
+            return
+        resolver = self._selection.other(now, query.tried, equals_only=not attempt.resolver.losing)
+        if resolver is not None:
+            self.hedges += 1
+            self.outbox.append(self._attempt(now, query, resolver, HEDGE))
+
+    def _go_on(self, now: float, query: Query, lost: bool = False) -> None:
+        """Find a query whose attempt ended without an answer its next resolver, or end it.
+
+        A lost query may go to a resolver that has had it when nobody else is left; a refused one
+        may not, or it would circle.
+        """
+        if query.answered or query.client is None:
+            return
+        if now < query.deadline_at and len(query.tried) < MAX_ATTEMPTS:
+            resolver = self._selection.other(now, query.tried)
+            if resolver is None and lost and query.open == 0:
+                resolver = self._selection.choose(now)
+            if resolver is not None:
+                self.retries += 1
+                self.outbox.append(self._attempt(now, query, resolver, RETRY))
+                return
+        if query.open == 0:
+            self.pending -= 1
+            self._fail(query)
+
+    def _fail(self, query: Query) -> None:
+        """End a query without an answer: one error for the client, or silence by the profile."""
+        query.answered = True
+        self.failures += 1
+        if self._settings.silent_failure:
+            query.reply = b""
+            if query.client is not None and query.client.is_stream:
+                self.outbox.append(query)  # its connection counts what is in flight
+            return
+        if not query.reply:
+            query.reply = dns.error_reply(query.wire, dns.SERVFAIL, query.end)
+        self.outbox.append(query)
+
+    def _refuse_input(self, client: Client, address: Any, wire: bytes) -> None:
+        """Count a message that is no query; answer it where the RFCs ask for an answer."""
+        if wire[2] & dns.QR:
+            self.drop("client_response")
+            return
+        if wire[2] & dns.OPCODE:
+            reason, rcode = "client_notimp", dns.NOTIMP
+        else:
+            reason, rcode = "client_formerr", dns.FORMERR
+        self.drop(reason)
+        end = dns.question_end(wire) if wire[4:6] == dns.ONE_QUESTION else -1
+        query = Query(client, address, wire, end, 0.0)
+        query.reply = dns.error_reply(wire, rcode, end)
+        self.outbox.append(query)
+
+    def _revive(self, now: float, query: Query, chosen: Resolver) -> None:
+        """Send a copy of a live query to a resolver that is down."""
+        resolver = self._selection.take_trial(now, self._selection.revivals)
+        if resolver is not None and resolver is not chosen:
+            self.copies += 1
+            self.outbox.append(self._attempt(now, query, resolver, COPY))
+
+    def _idle_replied(self, resolver: Resolver) -> None:
+        """A resolver on trial replied: a fresh one may have its next query at once."""
+        if resolver.state is State.FRESH:
+            self._selection.trial_over(resolver)
+
+    def _probe_when_quiet(self, now: float) -> None:
+        """While there is no traffic, ask the resolvers that are down a question of our own."""
+        if now < self._probe_at:
+            return
+        self._probe_at = now + self._settings.probe_interval_s
+        quiet = self.queries == self._queries_at_probe
+        self._queries_at_probe = self.queries
+        if not quiet:
+            return
+        wire = probe_wire(self._settings.probe_name)
+        while (down := self._selection.take_trial(now, self._selection.revivals)) is not None:
+            query = Query(None, None, wire, len(wire), now + self._per_attempt_s)
+            self.outbox.append(self._attempt(now, query, down, PROBE))
+
+    def _publish_pool(self) -> None:
+        counters = [
+            self.queries,
+            self.answers,
+            self.answered,
+            self.failures,
+            self.retries,
+            self.hedges,
+            self.copies,
+            0,
+            *self.dropped,
+        ]
+        if counters != self._published:
+            self._published = counters
+            base = self._counters
+            words = self._board.words
+            for position, value in enumerate(counters):
+                words[base + position] = value
+
+
+def probe_wire(name: str) -> bytes:
+    """Return a question for the address of `name`: recursion desired, class IN, type A."""
+    labels = b"".join(
+        bytes((len(label),)) + label for label in name.encode("ascii").split(b".") if label
+    )
+    return b"\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + labels + b"\x00\x00\x01\x00\x01"

@@ -1,0 +1,127 @@
+"""One pool in a worker: the engine with its sockets, its timer and the order of its work.
+
+Everything that touches a socket first calls the engine and then `flush`, which sends what the
+engine left in its outbox and arms the one timer for what is due next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from workers.engine.engine import TICK_S, Engine
+from workers.engine.pending import Attempt
+from workers.engine.resolver import Resolver
+from workers.settings import ResolverEntry
+from workers.transports.ids import RandomIds
+from workers.transports.stream_resolver import StreamTransport
+from workers.transports.udp_resolver import UdpTransport
+
+log = logging.getLogger(__name__)
+
+FaultReport = Callable[[int, str], None]
+"""Takes a resolver's slot and what is wrong with it, or an empty string when it is over."""
+
+
+class Frontend(Protocol):
+    """A listening socket of the pool in this worker."""
+
+    def close(self) -> None:
+        """Take no more queries. Replies to those in flight still leave."""
+
+
+class Pool:
+    """The shell of one pool. `engine` decides, the transports and frontends send."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, engine: Engine, report_fault: FaultReport
+    ) -> None:
+        self.loop = loop
+        self.engine = engine
+        self.ids = RandomIds()
+        self.frontends: list[Frontend] = []
+        self._report_fault = report_fault
+        self._faults: dict[int, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_at = 0.0
+        self._tick_at = 0.0
+        self._closed = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._on_timer()
+
+    def close(self) -> None:
+        """Stop the timer and close every socket."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for frontend in self.frontends:
+            frontend.close()
+        for resolver in self.engine.resolvers:
+            resolver.transport.close()
+        self.engine.tick(monotonic())
+
+    async def idle(self) -> None:
+        """Wait until no query is open."""
+        if self.engine.pending:
+            self._idle = self.loop.create_future()
+            await self._idle
+
+    def set_roster(self, entries: list[ResolverEntry]) -> None:
+        """Take over a roster: open transports for the new, close those of the gone."""
+        joined, left = self.engine.set_roster(monotonic(), entries)
+        for resolver in joined:
+            make = StreamTransport if resolver.is_stream else UdpTransport
+            resolver.transport = make(self, resolver)
+        for resolver in left:
+            self._faults.pop(resolver.slot, None)
+            resolver.transport.close()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the engine wants sent, and see that the timer rings in time."""
+        engine = self.engine
+        outbox = engine.outbox
+        while outbox:
+            item = outbox.popleft()
+            if isinstance(item, Attempt):
+                item.resolver.transport.send(item)
+            elif item.client is not None:
+                item.client.reply(item)
+        if engine.wake_at < self._armed_at:
+            self._arm()
+
+    def fault(self, resolver: Resolver, reason: str) -> None:
+        """Tell the supervisor what keeps a resolver from being used, "" when it is over."""
+        if self._faults.get(resolver.slot, "") != reason:
+            self._faults[resolver.slot] = reason
+            if reason:
+                log.info("%s: %s", resolver.name, reason)
+            self._report_fault(resolver.slot, reason)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at = min(self.engine.wake_at, self._tick_at)
+        self._armed_at = at
+        self._timer = self.loop.call_later(max(at - monotonic(), 0.0), self._on_timer)
+
+    def _on_timer(self) -> None:
+        if self._closed:
+            return
+        now = monotonic()
+        if now >= self.engine.wake_at:
+            self.engine.wake(now)
+        if now >= self._tick_at:
+            self.engine.tick(now)
+            self._tick_at = now + TICK_S
+            if self._idle is not None and not self._idle.done() and not self.engine.pending:
+                self._idle.set_result(None)
+        self._armed_at = 0.0  # flush shall not arm, the line after it does
+        self.flush()
+        self._arm()

@@ -1,0 +1,80 @@
+"""What the supervisor tells a worker: settings of the pools and the roster of their resolvers.
+
+Owner: the supervisor builds these, a worker only reads them. They travel as JSON over the channel
+(see `workers.channel`), so every field is a plain number, string, boolean or list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Settings of one pool after profile, file and flags are merged. Durations in seconds."""
+
+    name: str
+    tunnel: str = "generic"
+    """Profile name: generic, dnstt, masterdns, soar, iodine, dns2tcp."""
+    load_balance: str = "auto"
+    """auto, roundrobin, weighted or lowest_latency."""
+    deadline_s: float = 5.0
+    """The longest a query may take over all its attempts."""
+    per_attempt_s: float = 2.0
+    """The longest one attempt may take."""
+    probe_interval_s: float = 5.0
+    """How often a down resolver is probed while there is no traffic."""
+    down_after: int = 8
+    """Failures in a row that set a resolver down."""
+    duplicate: int = 1
+    """How many times a query may be sent in all."""
+    token_wait_s: float = 0.3
+    """How long a query may wait for room under the ceilings."""
+    hedge_only_losing: bool = False
+    """Send a late query elsewhere only when its resolver is losing or down."""
+    silent_failure: bool = False
+    """When everything fails: say nothing (true) or answer SERVFAIL (false)."""
+    cut_to_client_size: bool = True
+    """Truncate (TC) a stream-fetched reply that the client's advertised size cannot hold."""
+    max_pending: int = 50_000
+    """Queries of this pool that one worker holds open at most; more are refused at once."""
+    max_connections: int = 1_000
+    """TCP clients of this pool that one worker serves at most."""
+    tcp_idle_s: float = 30.0
+    """A TCP client with nothing in flight is closed after this long."""
+    probe_name: str = "example.com"
+    """Question name of a probe of the relay's own."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a JSON-ready mapping."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> PoolSettings:
+        """Build from what `to_json` returned."""
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolverEntry:
+    """One resolver of a roster. The slot is its row on the board, the same in every worker."""
+
+    slot: int
+    scheme: str
+    """udp or tcp."""
+    host: str
+    """An IPv4 or IPv6 literal, the latter without brackets."""
+    port: int
+    name: str
+    """Canonical address as shown to people, such as `udp://8.8.8.8:53`."""
+    weight: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a JSON-ready mapping."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> ResolverEntry:
+        """Build from what `to_json` returned."""
+        return cls(**fields)

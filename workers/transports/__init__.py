@@ -1,0 +1,1 @@
+"""The shell around the engine: the sockets of clients and resolvers."""

@@ -1,0 +1,246 @@
+"""UDP to one resolver: persistent connected sockets, more of them when one runs short of IDs.
+
+A connected socket takes packets of its resolver only and hears of a closed port at once (ICMP comes
+back as ECONNREFUSED). Its source port is chosen by the kernel, its IDs are random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from workers.engine.health import State
+from workers.engine.pending import Attempt
+from workers.engine.resolver import Resolver
+from workers.transports.faults import PACKET_ERRNOS, RESOLVER_ERRNOS, Backoff
+from workers.transports.stream_resolver import StreamTransport
+
+if TYPE_CHECKING:
+    from workers.pool import Pool
+
+BATCH: Final = 64
+"""Datagrams taken from a socket before others get their turn."""
+
+MAX_DATAGRAM_BYTES: Final = 65_535
+
+IDS_PER_SOCKET: Final = 16_384
+"""Open attempts of one socket, a quarter of its IDs: drawing a free one stays cheap, and a spoofer
+has to guess a port besides."""
+
+MAX_SOCKETS: Final = 16
+
+RECEIVE_BUFFER_BYTES: Final = 4 << 20
+"""Asked for; the kernel grants what its limits allow."""
+
+REFUSED_IN_A_ROW: Final = 16
+"""After so many closed-port errors without a reply the socket is made anew, with backoff."""
+
+STALE_SOCKET_S: Final = 5.0
+"""A resolver that is down gets a new socket this often: the old one may be bound to a local address
+that is gone, and packets sent from it would vanish."""
+
+
+class UdpTransport:
+    """All UDP sockets of one worker to one resolver, and the TCP way for what came truncated."""
+
+    def __init__(self, pool: Pool, resolver: Resolver) -> None:
+        self._pool = pool
+        self._resolver = resolver
+        self._sockets: list[UdpSocket] = []
+        self._backoff = Backoff(0.1, 5.0)
+        self._reopen: asyncio.TimerHandle | None = None
+        self._opened_at = 0.0
+        self._refused_in_a_row = 0
+        self._tcp: StreamTransport | None = None
+        self._open()
+
+    def send(self, attempt: Attempt) -> None:
+        """Send an attempt; a failure goes back to the engine at once."""
+        if attempt.over_stream:
+            if self._tcp is None:
+                self._tcp = StreamTransport(self._pool, self._resolver)
+            self._tcp.send(attempt)
+            return
+        sockets = self._sockets
+        if not sockets:
+            self._pool.engine.unsent(monotonic(), attempt)
+            return
+        if (
+            self._resolver.state is State.DOWN
+            and monotonic() - self._opened_at > STALE_SOCKET_S
+            and not self._renew()
+        ):
+            self._pool.engine.unsent(monotonic(), attempt)
+            return
+        udp_socket = sockets[-1]
+        if len(udp_socket.table) >= IDS_PER_SOCKET:
+            roomy = self._with_room()
+            if roomy is None:
+                self._pool.engine.unsent(monotonic(), attempt)
+                return
+            udp_socket = roomy
+        udp_socket.send(attempt)
+
+    def close(self) -> None:
+        """Close every socket; attempts that are still open go elsewhere."""
+        if self._reopen is not None:
+            self._reopen.cancel()
+        self._drop_sockets()
+        if self._tcp is not None:
+            self._tcp.close()
+
+    def replied(self) -> None:
+        """Something came back: the port is open."""
+        self._refused_in_a_row = 0
+
+    def refused(self, table: dict[bytes, Attempt]) -> None:
+        """The port is closed: what is open on the socket fails, and goes elsewhere at once."""
+        now = monotonic()
+        engine = self._pool.engine
+        for attempt in list(table.values()):
+            engine.failed(now, attempt)
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= REFUSED_IN_A_ROW:
+            self._refused_in_a_row = 0
+            self.broken(ConnectionRefusedError("the port is closed"))
+
+    def broken(self, error: OSError) -> None:
+        """A socket is no good any more: make it anew after a while."""
+        self._pool.fault(self._resolver, f"{error.strerror or error}; opening a new socket")
+        self._drop_sockets()
+        self._pool.engine.set_usable(self._resolver, False)
+        if self._reopen is None:
+            self._reopen = self._pool.loop.call_later(self._backoff.next_s(), self._on_reopen)
+
+    def _on_reopen(self) -> None:
+        self._reopen = None
+        self._open()
+        self._pool.flush()
+
+    def _open(self) -> None:
+        try:
+            self._sockets.append(UdpSocket(self._pool, self._resolver, self))
+        except OSError as error:
+            self.broken(error)
+            return
+        self._opened_at = monotonic()
+        self._backoff.reset()
+        self._pool.fault(self._resolver, "")
+        self._pool.engine.set_usable(self._resolver, True)
+
+    def _renew(self) -> bool:
+        self._drop_sockets()
+        self._open()
+        return bool(self._sockets)
+
+    def _with_room(self) -> UdpSocket | None:
+        """Move a socket with free IDs to the end, or open one more."""
+        sockets = self._sockets
+        roomiest = min(range(len(sockets)), key=lambda position: len(sockets[position].table))
+        if len(sockets[roomiest].table) < IDS_PER_SOCKET // 2 or len(sockets) >= MAX_SOCKETS:
+            sockets.append(sockets.pop(roomiest))
+        else:
+            try:
+                sockets.append(UdpSocket(self._pool, self._resolver, self))
+            except OSError:
+                sockets.append(sockets.pop(roomiest))
+        return sockets[-1] if len(sockets[-1].table) < IDS_PER_SOCKET else None
+
+    def _drop_sockets(self) -> None:
+        now = monotonic()
+        sockets = self._sockets
+        self._sockets = []
+        for udp_socket in sockets:
+            udp_socket.close()
+            for attempt in list(udp_socket.table.values()):
+                self._pool.engine.unsent(now, attempt)
+
+
+class UdpSocket:
+    """One connected socket; `table` holds its open attempts by ID."""
+
+    __slots__ = ("_fd_sock", "_owner", "_pool", "_recv", "_send", "table")
+
+    def __init__(self, pool: Pool, resolver: Resolver, owner: UdpTransport) -> None:
+        self._pool = pool
+        self._owner = owner
+        self.table: dict[bytes, Attempt] = {}
+        entry = resolver.entry
+        family = socket.AF_INET6 if ":" in entry.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            sock.connect((entry.host, entry.port))
+            pool.loop.add_reader(sock.fileno(), self._readable)
+        except BaseException:
+            sock.close()
+            raise
+        self._fd_sock = sock
+        self._recv = sock.recv
+        self._send = sock.send
+
+    def send(self, attempt: Attempt) -> None:
+        """Send an attempt under an ID of this socket."""
+        table = self.table
+        drawn = self._pool.ids.draw(table)
+        attempt.id = drawn
+        attempt.table = table
+        table[drawn] = attempt
+        message = drawn + attempt.query.wire[2:]
+        try:
+            self._send(message)
+        except OSError as error:
+            self._send_failed(attempt, message, error)
+
+    def close(self) -> None:
+        """Close the socket. Its open attempts are the caller's."""
+        self._pool.loop.remove_reader(self._fd_sock.fileno())
+        self._fd_sock.close()
+
+    def _send_failed(self, attempt: Attempt, message: bytes, error: OSError) -> None:
+        if error.errno in RESOLVER_ERRNOS:
+            # The error belongs to an earlier packet, this one has not left: it tries once more.
+            others = {key: value for key, value in self.table.items() if value is not attempt}
+            self._owner.refused(others)
+            if attempt.closed:
+                return
+            try:
+                self._send(message)
+                return
+            except OSError as again:
+                if again.errno in RESOLVER_ERRNOS:
+                    self._pool.engine.failed(monotonic(), attempt)
+                    return
+                error = again
+        self._pool.engine.unsent(monotonic(), attempt)
+        if error.errno not in PACKET_ERRNOS:
+            self._owner.broken(error)
+
+    def _readable(self) -> None:
+        pool = self._pool
+        recv = self._recv
+        table = self.table
+        answer = pool.engine.answer
+        received = False
+        for _ in range(BATCH):
+            try:
+                wire = recv(MAX_DATAGRAM_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in RESOLVER_ERRNOS:
+                    self._owner.refused(table)
+                    continue
+                self._owner.broken(error)
+                break
+            received = True
+            query = answer(monotonic(), table, wire)
+            if query is not None and query.client is not None:
+                query.client.reply(query)
+            if not table:
+                break  # nothing more is expected: spare the call that would say so
+        if received:
+            self._owner.replied()
+        pool.flush()
