@@ -282,7 +282,6 @@ class Engine:
     def unsent(self, now: float, attempt: Attempt) -> None:
         """A fault of this machine kept an attempt from being sent: nobody is blamed."""
         if self._close(attempt):
-            attempt.resolver.sent -= 1
             self._go_on(now, attempt.query)
 
     def drop(self, reason: str) -> None:

@@ -41,7 +41,7 @@ class StreamTransport:
         self._connection: StreamConnection | None = None
         self._waiting: deque[Attempt] = deque()
         self._dial: asyncio.Task[None] | None = None
-        self._backoff = Backoff(0.5, 15.0)
+        self._backoff = Backoff(0.25, 2.0)
         self._dial_not_before = 0.0
         self._closed = False
 

@@ -1,0 +1,290 @@
+"""The configuration of a relay: what `serve` is started with, complete and checked.
+
+Used by: the command, which loads it, and the supervisor, which runs it. Order of precedence: the
+profile of a pool's tunnel, then the file, then the flags. Reading a file is `relay.config_file`
+and `relay.config_model`; they are imported only where there is a file, because they are slow to.
+Invariant: a `Config` that was loaded can be run as it stands; whatever is wrong was raised, all of
+it at once, as `ConfigProblems`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from relay import config_errors, resolver_list
+from relay.config_errors import ConfigProblems, Problem
+from relay.endpoints import ControlAddress, ListenAddress
+from relay.printable import quoted
+from relay.profiles import SettingsChanges, pool_settings
+from relay.resolver_address import AUTO, ResolverAddress, loops_back
+from shared.board import MAX_POOLS, MAX_SLOTS, MAX_WORKERS
+from workers.settings import PoolSettings
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+STEERINGS: Final = ("packet", "flow")
+DEFAULT_POOL_NAME: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoverySettings:
+    """How `auto` finds resolvers. Read and checked in this version, used from a later one on."""
+
+    country: str | None = None
+    """ISO code of two capital letters."""
+    sample_ranges: int = 0
+    want: int = 10
+    concurrency: int = 100
+    pace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """One pool: where it listens, whom it asks, and how."""
+
+    name: str
+    tunnel: str
+    listen: ListenAddress
+    resolvers: tuple[ResolverAddress, ...]
+    """In the order of preference, each once; `AUTO` among them stands for those found."""
+    settings: PoolSettings
+    discovery: DiscoverySettings = DiscoverySettings()
+    domains: tuple[str, ...] = ()
+    record_type: str | None = None
+    pretest_domains: tuple[str, ...] = ()
+
+    @property
+    def domain(self) -> str | None:
+        """The tunnel's domain; the first where it has several."""
+        return self.domains[0] if self.domains else None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that `relay serve` needs to know."""
+
+    workers: int
+    control: ControlAddress
+    state: Path | None
+    log_level: str
+    log_format: str
+    steering: str
+    """packet: spread the packets of one client socket; flow: keep them together."""
+    pools: tuple[PoolConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """One pool as a file describes it. None: the file does not say."""
+
+    path: config_errors.Path = ()
+    name: str = DEFAULT_POOL_NAME
+    tunnel: str = "generic"
+    listen: ListenAddress | None = None
+    resolvers: tuple[resolver_list.Entry, ...] = ()
+    changes: SettingsChanges = field(default_factory=dict)
+    discovery: DiscoverySettings = DiscoverySettings()
+    domains: tuple[str, ...] = ()
+    record_type: str | None = None
+    pretest_domains: tuple[str, ...] = ()
+    packet_duplication: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpec:
+    """One configuration file, read and checked by itself."""
+
+    pools: tuple[PoolSpec, ...] = ()
+    workers: int | None = None
+    control: ControlAddress | None = None
+    state: Path | None = None
+    log_level: str | None = None
+    log_format: str | None = None
+    steering: str | None = None
+    notes: tuple[str, ...] = ()
+    """What was left out, and why that is no mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What the command line says. None, or no resolver: nothing."""
+
+    resolvers: tuple[resolver_list.Entry, ...] = ()
+    listen: ListenAddress | None = None
+    tunnel: str | None = None
+    domain: str | None = None
+    workers: int | None = None
+    control: ControlAddress | None = None
+    state: Path | None = None
+    log_level: str | None = None
+    log_format: str | None = None
+    steering: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, and what should be said about it although it can be run."""
+
+    config: Config
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def load(path: Path | None = None, flags: Flags | None = None) -> Loaded:
+    """Return the configuration of a file (if any) and flags; raise `ConfigProblems`."""
+    given = flags or Flags()
+    if path is None:
+        return _build(FileSpec(), given)
+    from relay.config_file import read_document
+    from relay.config_model import file_spec
+
+    document = read_document(path)
+    try:
+        return _build(file_spec(document), given)
+    except ConfigProblems as error:
+        raise ConfigProblems(document.located(error.problems)) from None
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+
+
+def default_control_path(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where the control socket is when nobody says."""
+    env = os.environ if environ is None else environ
+    # systemd lists one directory or several, with colons between them.
+    service = env.get("RUNTIME_DIRECTORY", "").split(":")[0]
+    if service.startswith("/"):
+        return Path(service, "control.sock")
+    if os.geteuid() == 0:
+        return Path("/run/relay/control.sock")
+    runtime = env.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/"):
+        return Path(runtime, "relay", "control.sock")
+    return Path(tempfile.gettempdir(), f"relay-{os.geteuid()}", "control.sock")
+
+
+def _build(spec: FileSpec, flags: Flags) -> Loaded:
+    pools = spec.pools or (PoolSpec(),)
+    problems = _flag_problems(flags, pools)
+    if not problems:
+        pools = tuple(_with_flags(pool, flags) for pool in pools)
+    warnings: list[str] = []
+    built: list[PoolConfig] = []
+    for pool in pools:
+        place = ("--resolver",) if flags.resolvers else (*pool.path, "resolvers")
+        expanded = resolver_list.expand(pool.resolvers, place)
+        warnings += expanded.warnings
+        problems += expanded.problems
+        listen = pool.listen or ListenAddress()
+        problems += _resolver_problems(expanded, listen, place)
+        built.append(
+            PoolConfig(
+                name=pool.name,
+                tunnel=pool.tunnel,
+                listen=listen,
+                resolvers=tuple(expanded.resolvers) or (AUTO,),
+                settings=pool_settings(
+                    pool.name,
+                    pool.tunnel,
+                    pool.changes,
+                    packet_duplication=pool.packet_duplication,
+                    probe_name=pool.pretest_domains[0] if pool.pretest_domains else None,
+                ),
+                discovery=pool.discovery,
+                domains=pool.domains,
+                record_type=pool.record_type,
+                pretest_domains=pool.pretest_domains,
+            )
+        )
+    problems += _together(pools, built)
+    if problems:
+        raise ConfigProblems(problems)
+    config = Config(
+        workers=flags.workers or spec.workers or usable_cores(),
+        control=flags.control or spec.control or ControlAddress(default_control_path()),
+        state=flags.state or spec.state,
+        log_level=flags.log_level or spec.log_level or "info",
+        log_format=flags.log_format or spec.log_format or "text",
+        steering=flags.steering or spec.steering or "packet",
+        pools=tuple(built),
+    )
+    return Loaded(config, tuple(warnings), spec.notes)
+
+
+def _flag_problems(flags: Flags, pools: tuple[PoolSpec, ...]) -> list[Problem]:
+    """Return what is wrong with flags about one pool where there are several."""
+    if len(pools) == 1:
+        return []
+    return [
+        Problem(f"does not say which of the {len(pools)} pools of the file it is for", (flag,))
+        for flag, value in (
+            ("--resolver", flags.resolvers),
+            ("--listen", flags.listen),
+            ("--tunnel", flags.tunnel),
+            ("--domain", flags.domain),
+        )
+        if value
+    ]
+
+
+def _with_flags(pool: PoolSpec, flags: Flags) -> PoolSpec:
+    return replace(
+        pool,
+        resolvers=flags.resolvers or pool.resolvers,
+        listen=flags.listen or pool.listen,
+        tunnel=flags.tunnel or pool.tunnel,
+        domains=(flags.domain,) if flags.domain else pool.domains,
+    )
+
+
+def _resolver_problems(
+    expanded: resolver_list.Expanded, listen: ListenAddress, place: config_errors.Path
+) -> list[Problem]:
+    problems = []
+    for address, path in expanded.resolvers.items():
+        if loops_back(address, listen):
+            problems.append(
+                Problem(f"{quoted(str(address))}: the pool itself listens on {listen}", path)
+            )
+    if expanded.had_list and not expanded.resolvers and not expanded.problems:
+        problems.append(Problem("the lists name no resolver at all", place))
+    return problems
+
+
+def _together(specs: tuple[PoolSpec, ...], pools: list[PoolConfig]) -> list[Problem]:
+    """Return what is wrong with the pools as a whole."""
+    problems = []
+    names: dict[str, PoolSpec] = {}
+    listens: dict[ListenAddress, PoolSpec] = {}
+    for spec, pool in zip(specs, pools, strict=True):
+        if (first := names.setdefault(pool.name, spec)) is not spec:
+            problems.append(
+                Problem(
+                    f"{quoted(pool.name)} is already the name of "
+                    f"{config_errors.path_text(first.path)}",
+                    (*spec.path, "tag" if spec.path[:1] == ("outbounds",) else "name"),
+                )
+            )
+        if pool.listen.port and (first := listens.setdefault(pool.listen, spec)) is not spec:
+            problems.append(
+                Problem(
+                    f'"{pool.listen}" is already where '
+                    f"{config_errors.path_text(first.path)} listens",
+                    (*spec.path, "listen"),
+                )
+            )
+    if len(pools) > MAX_POOLS:
+        problems.append(Problem(f"at most {MAX_POOLS} pools can run, not {len(pools)}"))
+    count = sum(len(pool.resolvers) for pool in pools)
+    if count > MAX_SLOTS:
+        problems.append(
+            Problem(f"the pools name {count:,} resolvers; at most {MAX_SLOTS:,} can be used")
+        )
+    return problems

@@ -1,0 +1,374 @@
+"""The shape of a configuration: which fields there are and what each may hold.
+
+Used by: `relay.config`, where there is a file. pydantic walks the structure (unknown fields,
+objects, lists); every value is read by a function of this project that says in its own words what
+it expected. Nothing is coerced: true is no number and 5 is no duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, ValidationError
+from pydantic import ValidationInfo as Info
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from relay.config import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    STEERINGS,
+    DiscoverySettings,
+    FileSpec,
+    PoolSpec,
+    usable_cores,
+)
+from relay.config_errors import (
+    ConfigError,
+    ConfigProblems,
+    Problem,
+    did_you_mean,
+    listed,
+)
+from relay.config_errors import Path as Place
+from relay.config_file import Document
+from relay.durations import duration_text, parse_duration
+from relay.endpoints import (
+    ControlAddress,
+    ListenAddress,
+    no_controls,
+    parse_control,
+    parse_domain,
+    parse_listen,
+)
+from relay.printable import quoted
+from relay.profiles import PROFILES, SettingsChanges
+from relay.resolver_list import Entry, parse_entry
+from shared.board import MAX_WORKERS
+
+BALANCINGS: Final = ("auto", "roundrobin", "weighted", "lowest_latency")
+HEDGES: Final = ("late", "losing")
+FAILURES: Final = ("servfail", "silence")
+MOST_COPIES: Final = 16
+LONGEST_NAME: Final = 128
+
+
+def refuse(message: str) -> NoReturn:
+    """Say inside a validator what is wrong with a value."""
+    raise PydanticCustomError("relay", "{message}", {"message": message})
+
+
+def described(value: object) -> str:
+    """Return a value as a message names it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) else str(value)[:24]
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return "a date or time" if isinstance(value, date | datetime | time) else type(value).__name__
+
+
+def _string(value: object, expected: str) -> str:
+    if not isinstance(value, str):
+        refuse(f"expected {expected}, not {described(value)}")
+    return value
+
+
+def _read(value: object, expected: str, parse: Callable[[str], Any]) -> Any:
+    text = _string(value, expected)
+    try:
+        return parse(text)
+    except ConfigError as error:
+        refuse(str(error))
+
+
+def _text(expected: str, parse: Callable[[str], Any]) -> PlainValidator:
+    return PlainValidator(lambda value: _read(value, expected, parse))
+
+
+def _based(expected: str, parse: Callable[[str, Path], Any]) -> PlainValidator:
+    """Read a text in which a relative path is taken from the file's own folder."""
+
+    def read(value: object, info: Info) -> Any:
+        assert info.context is not None
+        base: Path = info.context["base"]
+        return _read(value, expected, lambda text: parse(text, base))
+
+    return PlainValidator(read)
+
+
+def _integer(lowest: int, highest: int) -> PlainValidator:
+    def read(value: object) -> int:
+        expected = f"expected a whole number from {lowest} to {highest:,}"
+        if isinstance(value, bool) or not isinstance(value, int):
+            refuse(f"{expected}, not {described(value)}")
+        if not lowest <= value <= highest:
+            refuse(f"{expected}, not {described(value)}")
+        return value
+
+    return PlainValidator(read)
+
+
+def _choice(names: tuple[str, ...]) -> PlainValidator:
+    def read(value: object) -> str:
+        text = _string(value, listed([quoted(name) for name in names]))
+        if text not in names:
+            near = did_you_mean(text, names)
+            expected = "" if near else f"; expected {listed([quoted(name) for name in names])}"
+            refuse(f"{quoted(text)} is not known{near}{expected}")
+        return text
+
+    return PlainValidator(read)
+
+
+def _duration(lowest_s: float, highest_s: float) -> PlainValidator:
+    def read(value: object) -> float:
+        if isinstance(value, int) and not isinstance(value, bool) and value == 0:
+            duration_s = 0.0  # needs no unit
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            refuse(f'a duration needs a unit; did you mean "{described(value)}s"?')
+        else:
+            duration_s = _read(value, 'a duration such as "300ms", "5s" or "1m"', parse_duration)
+        if not lowest_s <= duration_s <= highest_s:
+            bounds = f"{duration_text(lowest_s)} to {duration_text(highest_s)}"
+            refuse(f"expected a duration from {bounds}, not {described(value)}")
+        return duration_s
+
+    return PlainValidator(read)
+
+
+def _workers(value: object) -> int:
+    if value == "auto":
+        return usable_cores()
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WORKERS:
+        refuse(f'expected a whole number from 1 to {MAX_WORKERS} or "auto", not {described(value)}')
+    return value
+
+
+def _country(value: object) -> str:
+    text = _string(value, "an ISO country code of two letters")
+    if not (len(text) == 2 and text.isascii() and text.isalpha()):
+        refuse(f"expected an ISO country code of two letters, not {described(value)}")
+    return text.upper()
+
+
+def _name(text: str) -> str:
+    return no_controls(text, LONGEST_NAME)
+
+
+def _state_path(text: str, base: Path) -> Path:
+    return base / no_controls(text, 4096)
+
+
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        refuse(f"expected true or false, not {described(value)}")
+    return value
+
+
+def _opened_switch(value: object) -> object:
+    return {"enabled": value} if isinstance(value, bool) else value
+
+
+def _opened_text(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+Country = Annotated[str | None, PlainValidator(_country)]
+Domain = Annotated[str, _text("a domain name", parse_domain)]
+Domains = Annotated[list[Domain], BeforeValidator(_opened_text)]
+Resolver = Annotated[Entry, _based("an address", parse_entry)]
+Resolvers = Annotated[list[Resolver], BeforeValidator(_opened_text)]
+Text = Annotated[str | None, _text("a text", _name)]
+Copies = Annotated[int | None, _integer(1, MOST_COPIES)]
+Switch = Annotated[bool | None, PlainValidator(_switch)]
+
+
+class DiscoveryModel(_Strict):
+    """The fields of `discovery`."""
+
+    country: Country = None
+    sample_ranges: Annotated[int, _integer(0, 1_000_000)] = 0
+    want: Annotated[int, _integer(1, 10_000)] = 10
+    concurrency: Annotated[int, _integer(1, 10_000)] = 100
+    pace: Annotated[float, _duration(0, 60)] = 0.0
+
+    def settings(self) -> DiscoverySettings:
+        """Return the fields under the names that the rest of the relay has for them."""
+        return DiscoverySettings(
+            self.country, self.sample_ranges, self.want, self.concurrency, self.pace
+        )
+
+
+class SmartPoolModel(_Strict):
+    """The fields of `smart_pool`. None: the tunnel's profile decides."""
+
+    enabled: Switch = None
+    load_balance: Annotated[str | None, _choice(BALANCINGS)] = None
+    deadline: Annotated[float | None, _duration(0.05, 60)] = None
+    per_attempt: Annotated[float | None, _duration(0.01, 60)] = None
+    probe_interval: Annotated[float | None, _duration(0.1, 3600)] = None
+    down_after: Annotated[int | None, _integer(1, 1_000)] = None
+    duplicate: Copies = None
+    token_wait: Annotated[float | None, _duration(0, 60)] = None
+    hedge: Annotated[str | None, _choice(HEDGES)] = None
+    on_failure: Annotated[str | None, _choice(FAILURES)] = None
+    max_pending: Annotated[int | None, _integer(1, 10_000_000)] = None
+    max_connections: Annotated[int | None, _integer(0, 100_000)] = None
+    tcp_idle: Annotated[float | None, _duration(0.1, 3600)] = None
+    discovery: DiscoveryModel = DiscoveryModel()
+
+    def changes(self) -> SettingsChanges:
+        """Return what the file says, as fields of `PoolSettings`."""
+        said: dict[str, Any] = {
+            "load_balance": self.load_balance,
+            "deadline_s": self.deadline,
+            "per_attempt_s": self.per_attempt,
+            "probe_interval_s": self.probe_interval,
+            "down_after": self.down_after,
+            "duplicate": self.duplicate,
+            "token_wait_s": self.token_wait,
+            "hedge_only_losing": self.hedge and self.hedge == "losing",
+            "silent_failure": self.on_failure and self.on_failure == "silence",
+            "max_pending": self.max_pending,
+            "max_connections": self.max_connections,
+            "tcp_idle_s": self.tcp_idle,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+SmartPool = Annotated[SmartPoolModel, BeforeValidator(_opened_switch)]
+
+
+class PoolModel(_Strict):
+    """The fields of one entry of `pools`."""
+
+    name: Text = None
+    tunnel: Annotated[str, _choice(tuple(PROFILES))] = "generic"
+    domain: Annotated[str | None, _text("a domain name", parse_domain)] = None
+    domains: Domains = []
+    listen: Annotated[ListenAddress | None, _text('"HOST:PORT"', parse_listen)] = None
+    resolvers: Resolvers = []
+    pretest_domain: Domains = []
+    packet_duplication: Copies = None
+    record_type: Text = None
+    smart_pool: SmartPool = SmartPoolModel()
+
+
+class FileModel(_Strict):
+    """The fields of the relay's own configuration file."""
+
+    workers: Annotated[int | None, PlainValidator(_workers)] = None
+    control: Annotated[ControlAddress | None, _based("a path or HOST:PORT", parse_control)] = None
+    state: Annotated[Path | None, _based("a path", _state_path)] = None
+    log_level: Annotated[str | None, _choice(LOG_LEVELS)] = None
+    log_format: Annotated[str | None, _choice(LOG_FORMATS)] = None
+    steering: Annotated[str | None, _choice(STEERINGS)] = None
+    pools: list[PoolModel] = []
+
+
+_MODELS: Final[dict[str, type[BaseModel]]] = {
+    "": FileModel,
+    "pools": PoolModel,
+    "smart_pool": SmartPoolModel,
+    "discovery": DiscoveryModel,
+}
+Model = TypeVar("Model", bound=BaseModel)
+_OBJECT_OR_SWITCH: Final = "true, false or an object"
+
+
+def file_spec(document: Document) -> FileSpec:
+    """Return what a file says; raise `ConfigProblems` with all that is wrong with it."""
+    if "outbounds" in document.data:
+        from relay.config_outbounds import outbounds_spec
+
+        return outbounds_spec(document)
+    model = validated(FileModel, document.data, document)
+    pools = [
+        _pool_spec(pool, ("pools", index))
+        for index, pool in enumerate(model.pools)
+        if pool.smart_pool.enabled is not False
+    ]
+    if model.pools and not pools:
+        message = "no pool is left: smart_pool is off in all of them"
+        raise ConfigProblems([Problem(message, ("pools",))])
+    notes = tuple(
+        f"{document.path}: pools[{index}]: smart_pool is off; not run"
+        for index, pool in enumerate(model.pools)
+        if pool.smart_pool.enabled is False
+    )
+    return FileSpec(
+        pools=tuple(pools),
+        workers=model.workers,
+        control=model.control,
+        state=model.state,
+        log_level=model.log_level,
+        log_format=model.log_format,
+        steering=model.steering,
+        notes=notes,
+    )
+
+
+def _pool_spec(model: PoolModel, path: Place) -> PoolSpec:
+    return PoolSpec(
+        path=path,
+        name=model.name or f"pool-{path[-1]}",
+        tunnel=model.tunnel,
+        listen=model.listen,
+        resolvers=tuple(model.resolvers),
+        changes=model.smart_pool.changes(),
+        discovery=model.smart_pool.discovery.settings(),
+        domains=(*([model.domain] if model.domain else []), *model.domains),
+        record_type=model.record_type,
+        pretest_domains=tuple(model.pretest_domain),
+        packet_duplication=model.packet_duplication,
+    )
+
+
+def validated(kind: type[Model], value: object, document: Document, path: Place = ()) -> Model:
+    """Return `value`, which stands at `path`, as a model; raise `ConfigProblems`."""
+    try:
+        return kind.model_validate(value, context={"base": document.path.parent})
+    except ValidationError as error:
+        raise ConfigProblems(_problem(details, path) for details in error.errors()) from None
+
+
+def _problem(details: ErrorDetails, base: Place) -> Problem:
+    path = (*base, *details["loc"])
+    value = details["input"]
+    match details["type"]:
+        case "extra_forbidden":
+            message = _unknown_field(path)
+        case "model_type":
+            wanted = _OBJECT_OR_SWITCH if path[-1:] == ("smart_pool",) else "an object"
+            message = f"expected {wanted}, not {described(value)}"
+        case "list_type":
+            message = f"expected a list, not {described(value)}"
+        case _:
+            message = details["msg"]
+    return Problem(message, path)
+
+
+def _unknown_field(path: Place) -> str:
+    name = str(path[-1])
+    around = next((step for step in reversed(path[:-1]) if isinstance(step, str)), "")
+    fields = list(_MODELS[around].model_fields)
+    if not around:
+        fields.append("outbounds")
+    if near := did_you_mean(name, fields):
+        return f"unknown field{near}"
+    plain = name.lower().replace("-", "_")
+    for holder, model in _MODELS.items():
+        if plain in model.model_fields:
+            place = f"in {holder}" if holder else "at the top of the file"
+            return f"unknown field; {quoted(plain)} belongs {place}"
+    return f"unknown field; known here are {', '.join(fields)}"

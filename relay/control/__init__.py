@@ -1,0 +1,1 @@
+"""The control API: HTTP over a Unix socket, or over TCP on loopback."""

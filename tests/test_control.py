@@ -1,0 +1,238 @@
+"""The control API: its socket, and what it says, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from relay.control.app import make_app, serve_app
+from relay.control.control_socket import ControlError, ControlInUse, open_control
+from relay.control.status import ill_health, pool_counts, resolver_status, worker_status
+from relay.endpoints import ControlAddress, ListenAddress
+from relay.resolver_address import parse
+from relay.roster import Roster
+from relay.supervisor import State as WorkerState
+from relay.supervisor import Worker
+from shared import layout
+from shared.board import Board
+from workers.engine.health import State
+
+# -- the socket --------------------------------------------------------------------------------
+
+
+def test_socket_is_for_its_owner_alone_and_gone_after_close(workdir: Path) -> None:
+    path = workdir / "new" / "deep" / "control.sock"
+    control = open_control(ControlAddress(path), is_default=False)
+    assert control.shown == str(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    control.close()
+    assert not path.exists()
+
+
+def test_socket_of_a_dead_relay_is_replaced(workdir: Path) -> None:
+    path = workdir / "control.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    assert path.exists()
+    control = open_control(ControlAddress(path), is_default=False)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    control.close()
+
+
+def test_socket_of_a_living_relay_is_refused_and_left_alone(workdir: Path) -> None:
+    path = workdir / "control.sock"
+    first = open_control(ControlAddress(path), is_default=False)
+    with pytest.raises(ControlInUse, match="another relay uses the control socket"):
+        open_control(ControlAddress(path), is_default=False)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    first.close()
+
+
+def test_socket_at_the_default_path_of_a_living_relay_gets_a_path_beside_it(
+    workdir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = workdir / "control.sock"
+    first = open_control(ControlAddress(path), is_default=True)
+    second = open_control(ControlAddress(path), is_default=True)
+    assert second.shown == str(workdir / f"control-{os.getpid()}.sock")
+    assert second.shown in caplog.text
+    second.close()
+    first.close()
+
+
+def test_socket_path_that_is_a_file_is_refused_and_left_alone(workdir: Path) -> None:
+    path = workdir / "control.sock"
+    path.write_text("precious")
+    with pytest.raises(ControlError, match="is no socket"):
+        open_control(ControlAddress(path), is_default=False)
+    assert path.read_text() == "precious"
+
+
+def test_socket_close_leaves_the_file_of_a_successor(workdir: Path) -> None:
+    path = workdir / "control.sock"
+    first = open_control(ControlAddress(path), is_default=False)
+    path.unlink()
+    second = open_control(ControlAddress(path), is_default=False)
+    first.close()
+    assert path.exists()
+    second.close()
+
+
+def test_socket_in_a_directory_that_cannot_be_made_says_which(workdir: Path) -> None:
+    (workdir / "file").write_text("")
+    with pytest.raises(ControlError, match=r"control socket .*file/control\.sock cannot be made"):
+        open_control(ControlAddress(workdir / "file" / "control.sock"), is_default=False)
+
+
+def test_socket_in_a_default_directory_of_another_user_is_refused(workdir: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(workdir, 12345, 12345)
+    with pytest.raises(ControlError, match="another user's"):
+        open_control(ControlAddress(workdir / "control.sock"), is_default=True)
+
+
+def test_socket_on_loopback_tcp_shows_its_port() -> None:
+    control = open_control(ControlAddress(None, "127.0.0.1", 0), is_default=False)
+    port = control.sock.getsockname()[1]
+    assert control.shown == f"127.0.0.1:{port}"
+    with pytest.raises(ControlError, match=f"127.0.0.1:{port} cannot be used: in use by"):
+        open_control(ControlAddress(None, "127.0.0.1", port), is_default=False)
+    control.close()
+
+
+def test_socket_beyond_loopback_is_refused() -> None:
+    with pytest.raises(ControlError, match="loopback only"):
+        open_control(ControlAddress(None, "0.0.0.0", 0), is_default=False)
+
+
+# -- the application ---------------------------------------------------------------------------
+
+
+def fetch(status: dict[str, Any], health: str, path: Path, *wanted: str) -> list[tuple[int, Any]]:
+    """Serve an application on a socket at `path` and return status and JSON of what is asked."""
+
+    async def ask() -> list[tuple[int, Any]]:
+        control = open_control(ControlAddress(path), is_default=False)
+        runner = await serve_app(make_app(lambda: status, lambda: health), control.sock)
+        answers = []
+        connector = aiohttp.UnixConnector(path=str(path))
+        async with aiohttp.ClientSession("http://relay", connector=connector) as client:
+            for each in wanted:
+                async with client.get(each) as answer:
+                    is_json = answer.content_type == "application/json"
+                    content = await answer.json() if is_json else await answer.text()
+                    answers.append((answer.status, content))
+        await runner.cleanup()
+        control.close()
+        return answers
+
+    return asyncio.run(ask())
+
+
+def test_app_gives_status_and_health(workdir: Path) -> None:
+    answers = fetch({"pid": 7}, "", workdir / "c.sock", "/status", "/healthz", "/nothing")
+    assert answers[:2] == [(200, {"pid": 7}), (200, {"status": "ok"})]
+    assert answers[2][0] == 404
+
+
+def test_app_in_ill_health_answers_503_with_the_reason(workdir: Path) -> None:
+    answers = fetch({}, "worker 1 is away", workdir / "c.sock", "/healthz")
+    assert answers == [(503, {"status": "unavailable", "reason": "worker 1 is away"})]
+
+
+# -- what the board says -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board.create(workers=2, pools=1, slots=4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def roster(board: Board) -> Roster:
+    made = Roster(board, [ListenAddress("127.0.0.1", 5300)])
+    made.set_resolvers(0, [parse("1.1.1.1"), parse("udp://dns.example")], 0.0)
+    return made
+
+
+def test_status_of_a_resolver_sums_workers_and_converts_units(board: Board, roster: Roster) -> None:
+    words, at = board.words, board.at
+    for worker, sent in ((0, 100), (1, 23)):
+        words[at.counters(worker, 0) + layout.COUNTER_SENT] = sent
+    words[at.counters(1, 0) + layout.COUNTER_ANSWERED] = 90
+    words[at.resolver(0) + layout.RESOLVER_STATE] = State.IN_USE
+    words[at.resolver(0) + layout.RESOLVER_LATENCY] = 12_500_000
+    words[at.resolver(0) + layout.RESOLVER_LOSS] = 250_000
+    words[at.resolver(0) + layout.RESOLVER_CEILING] = 30_500_000
+    assert resolver_status(board, roster.pools[0][0], {0: {1: "no route to host"}}) == {
+        "address": "udp://1.1.1.1:53",
+        "state": "in_use",
+        "latency_ms": 12.5,
+        "loss": 0.25,
+        "ceiling_qps": 30.5,
+        "sent": 123,
+        "answered": 90,
+        "refused": 0,
+        "lost": 0,
+        "errors": 0,
+        "fault": "no route to host",
+    }
+
+
+def test_status_of_a_resolver_never_asked_knows_nothing(board: Board, roster: Roster) -> None:
+    shown = resolver_status(board, roster.pools[0][0], {})
+    assert shown["state"] == "fresh"
+    unknown = ("latency_ms", "loss", "ceiling_qps", "fault")
+    assert [shown[name] for name in unknown] == [None] * 4
+
+
+def test_status_of_a_name_without_an_address_is_down(board: Board, roster: Roster) -> None:
+    shown = resolver_status(board, roster.pools[0][1], {})
+    assert (shown["address"], shown["state"]) == ("udp://dns.example:53", "down")
+    assert shown["fault"] == "its name is being resolved"
+
+
+def test_status_of_a_pool_names_every_reason(board: Board) -> None:
+    words, at = board.words, board.at
+    words[at.pool(0, 0) + layout.POOL_QUERIES] = 5
+    words[at.pool(1, 0) + layout.POOL_QUERIES] = 6
+    words[at.pool(1, 0) + layout.POOL_DROPPED + 1] = 9
+    counts = pool_counts(board, 0)
+    assert counts["queries"] == 11
+    assert tuple(counts["dropped"]) == layout.DROP_REASONS
+    assert counts["dropped"]["client_response"] == 9
+
+
+def test_status_of_a_worker_names_its_state() -> None:
+    worker = Worker(1, 0.0, WorkerState.STALLED, restarts=4)
+    shown = {"index": 1, "pid": 42, "state": "stalled", "restarts": 4}
+    assert worker_status(worker, 42) == shown
+
+
+def test_health_names_workers_that_are_not_ready(board: Board, roster: Roster) -> None:
+    workers = [Worker(0, 0.0, WorkerState.READY), Worker(1, 0.0, WorkerState.STARTING)]
+    pools = {"p": roster.pools[0]}
+    assert ill_health(board, workers, pools) == "not ready: worker 1"
+    workers[1].state = WorkerState.READY
+    assert ill_health(board, workers, pools) == ""
+
+
+def test_health_names_a_pool_whose_resolvers_are_all_down(board: Board, roster: Roster) -> None:
+    workers = [Worker(0, 0.0, WorkerState.READY)]
+    board.words[board.at.resolver(0) + layout.RESOLVER_STATE] = State.DOWN
+    assert ill_health(board, workers, {"p": roster.pools[0]}) == "every resolver of pool p is down"

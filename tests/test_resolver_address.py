@@ -1,0 +1,237 @@
+"""Addresses of resolvers: every form, one canonical spelling, and what a mistake is told."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from relay.config_errors import AddressError, ConfigError
+from relay.endpoints import ListenAddress
+from relay.resolver_address import AUTO, ResolverAddress, loops_back, parse
+
+NAME = st.from_regex(r"[a-z][a-z0-9-]{0,20}[a-z0-9](\.[a-z]{2,10}){1,3}", fullmatch=True)
+IPV4 = st.ip_addresses(v=4).filter(
+    lambda ip: not (ip.is_unspecified or ip.is_multicast or str(ip) == "255.255.255.255")
+)
+IPV6 = st.ip_addresses(v=6).filter(
+    lambda ip: not (ip.is_unspecified or ip.is_multicast or ip.is_link_local or ip.ipv4_mapped)
+)
+PORT = st.integers(1, 65535)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("8.8.8.8", "udp://8.8.8.8:53"),
+        (" 8.8.8.8:5353\t", "udp://8.8.8.8:5353"),
+        ("UDP://8.8.8.8", "udp://8.8.8.8:53"),
+        ("tcp://8.8.8.8", "tcp://8.8.8.8:53"),
+        ("tcp://8.8.8.8:54", "tcp://8.8.8.8:54"),
+        ("dot://1.1.1.1", "dot://1.1.1.1:853"),
+        ("tls://1.1.1.1:853", "dot://1.1.1.1:853"),
+        ("https://cloudflare-dns.com/dns-query", "https://cloudflare-dns.com:443/dns-query"),
+        ("https://Dns.Google:443/dns-query{?dns}", "https://dns.google:443/dns-query"),
+        ("https://x.example/q?token=a%20b", "https://x.example:443/q?token=a%20b"),
+        ("https://[2606:4700::1111]/", "https://[2606:4700::1111]:443/"),
+        ("2001:DB8:0:0::1", "udp://[2001:db8::1]:53"),
+        ("[2001:db8::1]", "udp://[2001:db8::1]:53"),
+        ("[2001:db8::1]:5353", "udp://[2001:db8::1]:5353"),
+        ("tcp://2001:db8::1", "tcp://[2001:db8::1]:53"),
+        ("::ffff:8.8.8.8", "udp://8.8.8.8:53"),
+        ("fe80::1%eth0", "udp://[fe80::1%eth0]:53"),
+        ("tcp://[fe80::1%25eth0]:54", "tcp://[fe80::1%eth0]:54"),
+        ("Resolver.Example.", "udp://resolver.example:53"),
+        ("localhost", "udp://localhost:53"),
+        ("my_resolver:53", "udp://my_resolver:53"),
+        ("Auto", "auto"),
+    ],
+)
+def test_parse_accepted_form_gives_canonical_address(text: str, canonical: str) -> None:
+    address = parse(text)
+
+    assert str(address) == canonical
+    assert parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("a" * 1025, "longer than 1,024 characters"),
+        ("8.8.8.8\x00", "holds a control character"),
+        ("8.8.8.8\n1.1.1.1", "holds a control character"),
+        ("8.8.8.8:0", 'port "0" is not a number from 1 to 65535'),
+        ("8.8.8.8:65536", 'port "65536" is not a number from 1 to 65535'),
+        ("8.8.8.8:+53", 'port "+53" is not'),
+        ("8.8.8.8:५३", 'port "५३" is not'),
+        ("8.8.8.8:", "the port after the colon is missing"),
+        (":53", "the host is missing"),
+        ("udp://", "the host is missing"),
+        ("8.8.8", '"8.8.8" is not an IPv4 address'),
+        ("08.8.8.8", '"08.8.8.8" is not an IPv4 address'),
+        ("256.1.1.1", '"256.1.1.1" is not an IPv4 address'),
+        ("0x7f000001", "is not an IPv4 address"),
+        ("1.2.3.4.5", "is not an IPv4 address"),
+        ("2001:db8::g", '"2001:db8::g" is not an IPv6 address'),
+        ("1:2:3:4:5:6:7:8:53", 'did you mean "[1:2:3:4:5:6:7:8]:53"?'),
+        ("[::1", 'the "[" is not closed; did you mean "[::1]"?'),
+        ("[8.8.8.8]:53", 'only an IPv6 address stands in brackets; did you mean "8.8.8.8:53"?'),
+        ("[::1]53", 'only ":port" may follow the "]"'),
+        ("8.8.8.8%eth0", '"8.8.8.8%eth0" is not an IPv6 address'),
+        ("2001:db8::1%eth0", "only a link-local address (fe80::) has a zone; did you mean"),
+        ("fe80::1%", "the zone after the % is not an interface's name"),
+        ("fe80::1%e/0", "only https:// has a path"),
+        ("fe80::1", 'a link-local address needs its interface; did you mean "fe80::1%eth0"?'),
+        ("dot://[fe80::1%eth0]", "a link-local address is for udp:// and tcp:// only"),
+        ("0.0.0.0", "0.0.0.0 is not the address of one host"),
+        ("[::]:53", ":: is not the address of one host"),
+        ("224.0.0.1", "is not the address of one host"),
+        ("255.255.255.255", "is not the address of one host"),
+        ("user@8.8.8.8", 'no user name or password; did you mean "8.8.8.8"?'),
+        ("https://a:b@x.example/q", "no user name or password"),
+        ("http://x.example/q", 'did you mean "https://x.example/q"?'),
+        ("upd://8.8.8.8", 'did you mean "udp://8.8.8.8"?'),
+        ("quic://8.8.8.8", '"quic://" is not udp://, tcp://, dot:// (tls://) or https://'),
+        ("tcp:/8.8.8.8", 'a scheme is followed by "://"; did you mean "tcp://8.8.8.8"?'),
+        ("tcp//8.8.8.8", 'a scheme is followed by "://"; did you mean "tcp://8.8.8.8"?'),
+        ("udp://8.8.8.8/x", 'only https:// has a path; did you mean "udp://8.8.8.8"?'),
+        ("https://x.example", 'is missing; did you mean "https://x.example/dns-query"?'),
+        ("https://x.example/q#f", "has no fragment"),
+        ("https://x.example/a b", "a character that belongs %-escaped"),
+        ("https:///q", 'a scheme is followed by "://"'),
+        ("https://:443/q", "the host is missing"),
+        ("rés.example", "a name is written in ASCII"),
+        ("a..example", "the name has an empty label"),
+        ("a b.example", '"a b" has a character that no name has'),
+        ("-a.example", '"-a" starts or ends with a hyphen'),
+        (f"{'a' * 64}.example", "a label of the name has more than 63 characters"),
+        (".".join(["abcdefg"] * 32), "a name has at most 253 characters"),
+    ],
+)
+def test_parse_wrong_address_says_why(text: str, message: str) -> None:
+    with pytest.raises(AddressError) as caught:
+        parse(text)
+
+    assert isinstance(caught.value, ConfigError)
+    assert message in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+@given(st.text(max_size=80))
+@example("[]:1")
+@example("%")
+@example("udp://[::1%]:1")
+def test_parse_any_text_gives_canonical_address_or_its_own_error(text: str) -> None:
+    try:
+        found: ResolverAddress | str = parse(text)
+    except AddressError as error:
+        found = str(error)
+
+    if isinstance(found, str):
+        assert found.isprintable()
+    else:
+        assert parse(str(found)) == found
+        assert found.is_auto or 1 <= found.port <= 65535
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "udp",
+                "tcp",
+                "dot",
+                "https",
+                "://",
+                ":",
+                "[",
+                "]",
+                "::",
+                "%",
+                "@",
+                "/",
+                ".",
+                "1",
+                "fe80",
+            ]
+        ),
+        max_size=12,
+    )
+)
+def test_parse_shuffled_parts_give_canonical_address_or_its_own_error(parts: list[str]) -> None:
+    try:
+        address = parse("".join(parts))
+    except AddressError:
+        return
+    assert parse(str(address)) == address
+
+
+@given(IPV4 | IPV6, PORT, st.sampled_from(["udp", "tcp", "dot"]))
+def test_parse_ip_in_every_spelling_gives_equal_addresses(
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int, scheme: str
+) -> None:
+    spellings = (
+        [f"[{ip.exploded}]", f"[{ip.compressed}]", f"[{ip.exploded.upper()}]"]
+        if ip.version == 6
+        else [str(ip)]
+    )
+
+    found = {parse(f"{s}://{host}:{port}") for host in spellings for s in (scheme, scheme.upper())}
+
+    assert len(found) == 1
+    (address,) = found
+    assert ipaddress.ip_address(address.host) == ip
+    assert (address.scheme, address.port, address.is_name) == (scheme, port, False)
+
+
+@given(NAME, PORT)
+def test_parse_name_in_every_case_gives_equal_addresses(name: str, port: int) -> None:
+    found = {parse(f"{spelling}:{port}") for spelling in (name, name.upper(), f"{name}.")}
+
+    assert found == {ResolverAddress("udp", name, port)}
+    assert next(iter(found)).is_name
+
+
+def test_parse_default_port_equals_no_port() -> None:
+    assert parse("8.8.8.8") == parse("udp://8.8.8.8:53")
+    assert parse("tls://1.1.1.1") == parse("DOT://1.1.1.1:853")
+    assert parse("8.8.8.8") != parse("tcp://8.8.8.8")
+
+
+def test_address_auto_is_neither_name_nor_encrypted() -> None:
+    assert parse("auto") is AUTO
+    assert AUTO.is_auto
+    assert not AUTO.is_name
+    assert not AUTO.is_encrypted
+
+
+@pytest.mark.parametrize(
+    ("text", "encrypted"),
+    [("8.8.8.8", False), ("tcp://8.8.8.8", False), ("tls://a.b", True), ("https://a.b/q", True)],
+)
+def test_address_encrypted_follows_scheme(text: str, encrypted: bool) -> None:
+    assert parse(text).is_encrypted is encrypted
+
+
+@pytest.mark.parametrize(
+    ("resolver", "listen", "loops"),
+    [
+        ("127.0.0.1:5300", ("127.0.0.1", 5300), True),
+        ("tcp://127.0.0.1:5300", ("127.0.0.1", 5300), True),
+        ("127.0.0.9:5300", ("0.0.0.0", 5300), True),
+        ("[::1]:5300", ("::", 5300), True),
+        ("127.0.0.2:5300", ("127.0.0.1", 5300), False),
+        ("127.0.0.1:5301", ("127.0.0.1", 5300), False),
+        ("8.8.8.8:53", ("0.0.0.0", 53), False),
+        ("localhost:53", ("127.0.0.1", 53), False),
+        ("auto", ("127.0.0.1", 0), False),
+    ],
+)
+def test_loops_back_own_listener_is_seen(
+    resolver: str, listen: tuple[str, int], loops: bool
+) -> None:
+    assert loops_back(parse(resolver), ListenAddress(*listen)) is loops
