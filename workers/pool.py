@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
+from typing import Final, Protocol
 
 from workers.engine.engine import TICK_S, Engine
+from workers.engine.health import State
 from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
 from workers.settings import ResolverEntry
@@ -21,6 +22,9 @@ from workers.transports.stream_resolver import StreamTransport
 from workers.transports.udp_resolver import UdpTransport
 
 log = logging.getLogger(__name__)
+
+RENEW_S: Final = 1.0
+"""How often resolvers that are down are looked through for sockets of no more use."""
 
 FaultReport = Callable[[int, str], None]
 """Takes a resolver's slot and what is wrong with it, or an empty string when it is over."""
@@ -48,6 +52,7 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_at = 0.0
         self._tick_at = 0.0
+        self._renew_at = 0.0
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -119,6 +124,11 @@ class Pool:
             self.engine.wake(now)
         if now >= self._tick_at:
             self.engine.tick(now)
+            if now >= self._renew_at:
+                self._renew_at = now + RENEW_S
+                for resolver in self.engine.resolvers:
+                    if resolver.state is State.DOWN:
+                        resolver.transport.renew()
             self._tick_at = now + TICK_S
             if self._idle is not None and not self._idle.done() and not self.engine.pending:
                 self._idle.set_result(None)

@@ -21,7 +21,9 @@ from typing import Any, Final
 from shared import layout
 from shared.board import Board
 from workers.engine import wire as dns
-from workers.engine.health import State
+from workers.engine.copies import DELAY_SHARE, Copies
+from workers.engine.health import DOWN_TRIAL_S, State
+from workers.engine.held import HeldSockets
 from workers.engine.keeper import Keeper
 from workers.engine.pending import (
     COPY,
@@ -33,16 +35,31 @@ from workers.engine.pending import (
     Client,
     Query,
 )
+from workers.engine.publishing import Publisher
 from workers.engine.resolver import NS, Resolver
 from workers.engine.selection import Selection
 from workers.engine.timers import TimingWheel
+from workers.engine.waiting import WaitingRoom
 from workers.settings import PoolSettings, ResolverEntry
 
 TICK_S: Final = 0.02
 """How often counters are published and verdicts read."""
 
+SORT_S: Final = 1.0
+"""How often the resolvers are sorted by cost although no verdict changed."""
+
+REBUILD_S: Final = 0.0002
+"""Time per resolver between two readings of all verdicts: it keeps their share of the CPU."""
+
 MAX_ATTEMPTS: Final = 16
 """Sendings of one query, however many resolvers refuse or lose it."""
+
+ROUNDING_S: Final = 1e-3
+"""Sums of times in floating point are off by less than this."""
+
+OVERSLEPT_S: Final = 0.5
+"""When this process comes to an attempt so late, it was itself asleep (suspended, starved), and the
+resolver is not blamed for the answer that nobody took."""
 
 REFUSALS: Final = frozenset((dns.SERVFAIL, dns.REFUSED))
 """Codes by which a resolver says that it will not answer now."""
@@ -58,20 +75,23 @@ class Engine:
 
     __slots__ = (
         "_board",
-        "_counters",
+        "_copies",
         "_deadline_s",
         "_epochs",
+        "_held_sockets",
         "_keeper",
         "_keepers_epoch",
         "_max_pending",
         "_per_attempt_s",
         "_probe_at",
-        "_published",
-        "_queries_at_probe",
+        "_publisher",
+        "_rebuild_at",
         "_resolvers",
         "_selection",
         "_settings",
+        "_sort_at",
         "_stale",
+        "_waiting",
         "_wheel",
         "_worker",
         "answered",
@@ -100,29 +120,35 @@ class Engine:
         self._per_attempt_s = settings.per_attempt_s
         self._deadline_s = settings.deadline_s
         self._max_pending = settings.max_pending
-        self._resolvers: dict[int, Resolver] = {}
         self._selection = Selection(board, settings.load_balance, random)
+        self._waiting = WaitingRoom(
+            self._selection, settings.token_wait_s, self._send_waiting, self._fail
+        )
+        self._copies = Copies(settings.duplicate) if settings.duplicate > 1 else None
+        self._held_sockets = HeldSockets()
+        self._resolvers: dict[int, Resolver] = {}
         self._keeper = Keeper(board, settings)
         self._wheel: TimingWheel[Attempt] = TimingWheel()
         self._epochs = [-1] * board.at.workers
         self._keepers_epoch = -1
+        self._publisher = Publisher(board, worker, pool)
         self._stale = True
+        self._rebuild_at = 0.0
+        self._sort_at = 0.0
         self._probe_at = 0.0
-        self._queries_at_probe = 0
         self.outbox: deque[Attempt | Query] = deque()
         self.pending = 0
-        self._counters = board.at.pool(worker, pool)
+        left = board.at.pool(worker, pool)
         words = board.words
-        self.queries = words[self._counters + layout.POOL_QUERIES]
-        self.answers = words[self._counters + layout.POOL_ANSWERS]
-        self.answered = words[self._counters + layout.POOL_ANSWERED]
-        self.failures = words[self._counters + layout.POOL_FAILURES]
-        self.retries = words[self._counters + layout.POOL_RETRIES]
-        self.hedges = words[self._counters + layout.POOL_HEDGES]
-        self.copies = words[self._counters + layout.POOL_COPIES]
-        first = self._counters + layout.POOL_DROPPED
+        self.queries = words[left + layout.POOL_QUERIES]
+        self.answers = words[left + layout.POOL_ANSWERS]
+        self.answered = words[left + layout.POOL_ANSWERED]
+        self.failures = words[left + layout.POOL_FAILURES]
+        self.retries = words[left + layout.POOL_RETRIES]
+        self.hedges = words[left + layout.POOL_HEDGES]
+        self.copies = words[left + layout.POOL_COPIES]
+        first = left + layout.POOL_DROPPED
         self.dropped = [words[first + reason] for reason in range(len(layout.DROP_REASONS))]
-        self._published: list[int] = []
 
     def __repr__(self) -> str:
         return f"<Engine {self._settings.name} pending={self.pending} {self._selection!r}>"
@@ -140,7 +166,12 @@ class Engine:
     @property
     def wake_at(self) -> float:
         """When `wake` has work again; infinity while nothing is open."""
-        return self._wheel.next_at
+        at = self._wheel.next_at
+        if self._copies is not None and self._copies.next_at < at:
+            at = self._copies.next_at
+        if self._waiting:
+            at = min(at, self._waiting.next_at)
+        return at
 
     # -- roster -----------------------------------------------------------------------------
 
@@ -163,6 +194,7 @@ class Engine:
             after[entry.slot] = resolver
         left = [resolver for slot, resolver in before.items() if after.get(slot) is not resolver]
         self._resolvers = after
+        self._publisher.set_resolvers(after.values())
         self._keeper.assign(now, list(after), self._worker)
         self._selection.rebuild(after.values())
         return joined, left
@@ -194,15 +226,18 @@ class Engine:
         query = Query(client, address, wire, end, now + self._deadline_s)
         if self.pending >= self._max_pending:
             self.drop("client_overload")
-            self._fail(query)
-            return None
-        resolver = self._selection.choose(now)
-        if resolver is None:
+            self.pending += 1
             self._fail(query)
             return None
         self.pending += 1
+        resolver = None if self._waiting else self._selection.choose(now)
+        if resolver is None:
+            self._wait_or_fail(now, query)
+            return None
         if self._selection.revivals:
             self._revive(now, query, resolver)
+        if self._copies is not None:
+            self._plan_copies(now, query, self._copies)
         return self._attempt(now, query, resolver, FIRST)
 
     def answer(self, now: float, table: dict[bytes, Attempt], wire: bytes) -> Query | None:
@@ -223,15 +258,16 @@ class Engine:
             self.drop("reply_malformed")
             return None
         rcode = wire[3] & 0x0F
-        if wire[4:6] == dns.ONE_QUESTION and wire.startswith(
-            asked[dns.HEADER_BYTES : end], dns.HEADER_BYTES
-        ):
+        questions = wire[4:6]
+        question = asked[dns.HEADER_BYTES : end]
+        if questions == dns.ONE_QUESTION and wire.startswith(question, dns.HEADER_BYTES):
             reply = asked[:2] + wire[2:]
-        elif dns.same_question(asked[dns.HEADER_BYTES : end], wire[dns.HEADER_BYTES : end]):
-            reply = asked[:2] + wire[2 : dns.HEADER_BYTES] + asked[dns.HEADER_BYTES : end]
-            reply += wire[end:]
-        elif wire[4:6] == dns.NO_QUESTION and rcode in NOT_ANSWERS:
-            reply = b""  # some servers leave the question out of their errors
+        elif questions == dns.ONE_QUESTION and dns.same_question(
+            question, wire[dns.HEADER_BYTES : end]
+        ):
+            reply = asked[:2] + wire[2 : dns.HEADER_BYTES] + question + wire[end:]
+        elif questions == dns.NO_QUESTION and rcode in NOT_ANSWERS:
+            reply = asked[:2] + wire[2:]  # some servers leave the question out of their errors
         else:
             self.drop("reply_unmatched")
             return None
@@ -249,17 +285,22 @@ class Engine:
         resolver.deviation_sum_s += deviation if deviation > 0.0 else -deviation
         if round_trip < resolver.rtt_min_s:
             resolver.rtt_min_s = round_trip
-        if resolver.idle:
-            self._idle_replied(resolver)
+        if resolver.watched:
+            self._watched_replied(resolver)
         client = query.client
         if client is None:
             return None
+        if self._copies is not None:
+            size_bytes = len(wire) - end
+            self._copies.size(now, size_bytes)
+            if attempt.kind == COPY:
+                self._copies.returned(now, size_bytes)
         if client.is_stream:
             if query.answered:
                 resolver.late += 1
                 return None
             if wire[2] & dns.TC and not attempt.over_stream:
-                self._fetch_over_tcp(now, attempt)
+                self._fetch_over_tcp(now, attempt, reply)
                 return None
         elif attempt.over_stream:
             reply = self._fit(query, reply)
@@ -269,6 +310,8 @@ class Engine:
             query.answered = True
             self.answered += 1
             self.pending -= 1
+            if query.refused_by is not None:
+                self._heed_refusals(query)
         self.answers += 1
         query.reply = reply
         return query
@@ -277,12 +320,13 @@ class Engine:
         """A network error ended an attempt: the resolver's port is closed, its connection broke."""
         if self._close(attempt):
             attempt.resolver.errors += 1
-            self._go_on(now, attempt.query)
+            self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
+            self._go_on(now, attempt)
 
     def unsent(self, now: float, attempt: Attempt) -> None:
         """A fault of this machine kept an attempt from being sent: nobody is blamed."""
         if self._close(attempt):
-            self._go_on(now, attempt.query)
+            self._go_on(now, attempt)
 
     def drop(self, reason: str) -> None:
         """Count a message that was dropped; `reason` is one of `layout.DROP_REASONS`."""
@@ -291,28 +335,44 @@ class Engine:
     # -- time -------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
-        """Look after the attempts that are due: late ones are hedged, old ones are over."""
+        """Do what is due: late attempts are hedged, old ones end, copies and waiters go out."""
         for attempt in self._wheel.due(now):
             if attempt.closed:
                 continue
-            if now < attempt.expires_at:
+            if now >= attempt.expires_at:
+                # One that had to wait for its connection has its time from when it was sent.
+                attempt.expires_at = min(
+                    attempt.sent_at + self._per_attempt_s, attempt.query.deadline_at
+                )
+            if now >= attempt.expires_at:
+                self._expired(now, attempt)
+            else:
                 self._wheel.add(attempt.expires_at, attempt)
                 self._late(now, attempt)
-                continue
-            self._close(attempt)
-            # An attempt cut short by its query's deadline says nothing about its resolver.
-            if attempt.expires_at - attempt.sent_at >= self._per_attempt_s:
-                attempt.resolver.lost += 1
-            self._go_on(now, attempt.query, lost=True)
+        if self._copies is not None and now >= self._copies.next_at:
+            for query in self._copies.due(now):
+                self._send_copy(now, query)
+        if self._waiting:
+            self._waiting.serve(now)
 
     def tick(self, now: float) -> None:
         """Publish the counters, judge the shard, read the verdicts, line up trials and probes."""
         words = self._board.words
         at = self._board.at
-        for resolver in self._resolvers.values():
-            if resolver.publish(now):
-                resolver.read_round_trip()
-        self._publish_pool()
+        self._publisher.publish(now)
+        self._publisher.publish_pool(
+            [
+                self.queries,
+                self.answers,
+                self.answered,
+                self.failures,
+                self.retries,
+                self.hedges,
+                self.copies,
+                0,
+                *self.dropped,
+            ]
+        )
         keepers_epoch = words[layout.HEADER_KEEPERS_EPOCH]
         if keepers_epoch != self._keepers_epoch:
             self._keepers_epoch = keepers_epoch
@@ -326,13 +386,12 @@ class Engine:
             if verdicts_epoch != self._epochs[worker]:
                 self._epochs[worker] = verdicts_epoch
                 self._stale = True
-        if self._stale:
-            self._stale = False
-            for resolver in self._resolvers.values():
-                resolver.read_verdict()
-            self._selection.rebuild(self._resolvers.values())
+        if (self._stale and now >= self._rebuild_at) or now >= self._sort_at:
+            self._rebuild(now)
         self._selection.call_trials(now)
         self._probe_when_quiet(now)
+        if self._waiting:
+            self._waiting.serve(now)
 
     # -- rules ------------------------------------------------------------------------------
 
@@ -342,10 +401,13 @@ class Engine:
         if expires_at > query.deadline_at:
             expires_at = query.deadline_at
         attempt = Attempt(query, resolver, kind, now, expires_at)
+        due_at = now + resolver.rto_s
+        if query.tried and kind != COPY:
+            # Sent to the same resolver again, it waits twice as long each time (RFC 6298, 5.5).
+            due_at = now + resolver.rto_s * 2 ** query.tried.count(resolver)
         query.open += 1
         query.tried.append(resolver)
         resolver.sent += 1
-        due_at = now + resolver.rto_s
         self._wheel.add(due_at if due_at < expires_at else expires_at, attempt)
         return attempt
 
@@ -359,21 +421,46 @@ class Engine:
             del attempt.table[attempt.id]
         return True
 
+    def _expired(self, now: float, attempt: Attempt) -> None:
+        """End an attempt that had no answer in time, and see what becomes of its query."""
+        self._close(attempt)
+        overslept = now - attempt.expires_at > OVERSLEPT_S
+        # An attempt cut short by its query's deadline says nothing about its resolver.
+        had_s = attempt.expires_at - attempt.sent_at
+        if not overslept and had_s >= self._per_attempt_s - ROUNDING_S:
+            attempt.resolver.lost += 1
+            self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
+            self._selection.lost(now, attempt.resolver)
+        self._go_on(now, attempt, lost=True)
+
     def _refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
         """Send a refused query on to another resolver at once."""
         resolver = attempt.resolver
+        query = attempt.query
         resolver.refused += 1
         if rcode in REFUSALS:
-            refused_at = resolver.bucket - layout.RESOLVER_BUCKET_AT + layout.RESOLVER_REFUSED_AT
-            self._board.words[refused_at] = int(now * NS)
+            self._selection.refused(now, resolver)
+            if rcode == dns.REFUSED or query.client is None or query.answered:
+                resolver.limited += 1
+            elif query.refused_by is None:
+                query.refused_by = [resolver]
+            else:
+                query.refused_by.append(resolver)
         else:
-            attempt.query.reply = reply  # what the client gets if nobody can read its question
-        if resolver.idle:
-            self._idle_replied(resolver)
-        self._go_on(now, attempt.query)
+            query.reply = reply  # what the client gets if nobody can read its question
+        self._watched_replied(resolver)
+        self._go_on(now, attempt, refused=rcode in REFUSALS)
 
-    def _fetch_over_tcp(self, now: float, attempt: Attempt) -> None:
+    def _heed_refusals(self, query: Query) -> None:
+        """Another resolver answered, or waited too: those that said SERVFAIL are at a limit."""
+        for resolver in query.refused_by or ():
+            resolver.limited += 1
+            self._publisher.urgent[resolver.slot] = resolver
+        query.refused_by = None
+
+    def _fetch_over_tcp(self, now: float, attempt: Attempt, reply: bytes) -> None:
         """Ask again over TCP what came truncated over UDP, for a client that can take it whole."""
+        attempt.query.reply = reply  # better than an error, if TCP brings nothing
         again = self._attempt(now, attempt.query, attempt.resolver, RETRY)
         again.over_stream = True
         self.outbox.append(again)
@@ -387,29 +474,39 @@ class Engine:
         if len(reply) <= size_bytes:
             return reply
         self.drop("reply_oversize")
-        return dns.truncated(reply, query.end)
+        return dns.truncated(reply, query.wire, query.end)
 
     def _late(self, now: float, attempt: Attempt) -> None:
         """Hedge: try a late query on another resolver too."""
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
             return
+        if attempt.kind == COPY:
+            return  # it was sent for its own sake; the first sending has its own time
         if self._settings.hedge_only_losing and not (
             attempt.resolver.losing or attempt.resolver.state is State.DOWN
         ):
             return
-        resolver = self._selection.other(now, query.tried, equals_only=not attempt.resolver.losing)
+        losing = attempt.resolver.losing
+        resolver = self._selection.other(now, query.tried, equals_only=not losing)
+        if resolver is None and losing and attempt.kind != HEDGE:
+            resolver = self._selection.choose(now)  # a lossy pool: better twice than never
         if resolver is not None:
             self.hedges += 1
             self.outbox.append(self._attempt(now, query, resolver, HEDGE))
 
-    def _go_on(self, now: float, query: Query, lost: bool = False) -> None:
+    def _go_on(
+        self, now: float, attempt: Attempt, *, lost: bool = False, refused: bool = False
+    ) -> None:
         """Find a query whose attempt ended without an answer its next resolver, or end it.
 
         A lost query may go to a resolver that has had it when nobody else is left; a refused one
         may not, or it would circle.
         """
+        query = attempt.query
         if query.answered or query.client is None:
+            return
+        if attempt.kind == COPY and query.open:
             return
         if now < query.deadline_at and len(query.tried) < MAX_ATTEMPTS:
             resolver = self._selection.other(now, query.tried)
@@ -419,16 +516,60 @@ class Engine:
                 self.retries += 1
                 self.outbox.append(self._attempt(now, query, resolver, RETRY))
                 return
-        if query.open == 0:
-            self.pending -= 1
+            if query.open == 0:
+                self._wait_or_fail(now, query, refused=refused)
+        elif query.open == 0:
             self._fail(query)
 
-    def _fail(self, query: Query) -> None:
+    def _wait_or_fail(self, now: float, query: Query, *, refused: bool = False) -> None:
+        """Let a query wait for room where there may be some in time, or end it.
+
+        One that everybody answered SERVFAIL does not wait: the far side is down, or its name is
+        broken, and asking again would only add load.
+        """
+        refusers = query.refused_by
+        hopeless = refusers is not None and len(refusers) >= 2 and not self._limited(refusers)
+        if hopeless or not self._waiting.admit(now, query, refused=refused):
+            self._fail(query, hopeless=hopeless)
+
+    def _send_waiting(self, now: float, query: Query, resolver: Resolver, kind: int) -> None:
+        """Send a query for which there is room at last."""
+        if kind == RETRY:
+            self.retries += 1
+        self.outbox.append(self._attempt(now, query, resolver, kind))
+
+    @staticmethod
+    def _limited(resolvers: list[Resolver]) -> bool:
+        return any(resolver.limited for resolver in resolvers)
+
+    def _plan_copies(self, now: float, query: Query, copies: Copies) -> None:
+        """Have copies of a query sent a little after it, if its socket is held and they pay."""
+        if query.client is None or query.client.is_stream:
+            return
+        if not self._held_sockets.held(now, query.address):
+            return
+        target = self._selection.copy_target
+        if target is None:
+            return
+        for number in range(copies.wanted(now)):
+            copies.schedule(now + (number + 1) * DELAY_SHARE * target.latency_s, query)
+
+    def _send_copy(self, now: float, query: Query) -> None:
+        """Send a copy to the resolver without a ceiling that answers soonest and surest."""
+        target = self._selection.copy_target
+        if target is not None and not target.interval_ns and now < query.deadline_at:
+            self.copies += 1
+            target.extra_at = now
+            self.outbox.append(self._attempt(now, query, target, COPY))
+
+    def _fail(self, query: Query, *, hopeless: bool = False) -> None:
         """End a query without an answer: one error for the client, or silence by the profile."""
         query.answered = True
+        self.pending -= 1
         self.failures += 1
+        if query.refused_by is not None and not hopeless:
+            self._heed_refusals(query)
         if self._settings.silent_failure:
-            query.reply = b""
             if query.client is not None and query.client.is_stream:
                 self.outbox.append(query)  # its connection counts what is in flight
             return
@@ -458,48 +599,37 @@ class Engine:
             self.copies += 1
             self.outbox.append(self._attempt(now, query, resolver, COPY))
 
-    def _idle_replied(self, resolver: Resolver) -> None:
-        """A resolver on trial replied: a fresh one may have its next query at once."""
+    def _watched_replied(self, resolver: Resolver) -> None:
+        """A resolver that is not simply in use replied: its keeper is to know it soon."""
+        self._publisher.urgent[resolver.slot] = resolver
         if resolver.state is State.FRESH:
             self._selection.trial_over(resolver)
 
     def _probe_when_quiet(self, now: float) -> None:
-        """While there is no traffic, ask the resolvers that are down a question of our own."""
+        """Ask the resolvers of the shard that are down ourselves, if no live query goes there."""
         if now < self._probe_at:
             return
-        self._probe_at = now + self._settings.probe_interval_s
-        quiet = self.queries == self._queries_at_probe
-        self._queries_at_probe = self.queries
-        if not quiet:
-            return
-        wire = probe_wire(self._settings.probe_name)
-        while (down := self._selection.take_trial(now, self._selection.revivals)) is not None:
-            query = Query(None, None, wire, len(wire), now + self._per_attempt_s)
-            self.outbox.append(self._attempt(now, query, down, PROBE))
+        interval_s = self._settings.probe_interval_s
+        self._probe_at = now + interval_s
+        quiet_since_ns = int((now - interval_s + DOWN_TRIAL_S) * NS)
+        wire = dns.probe(self._settings.probe_name)
+        for resolver in self._resolvers.values():
+            if (
+                resolver.state is State.DOWN
+                and self._keeper.keeps(resolver.slot)
+                and self._board.words[resolver.trial_word] <= quiet_since_ns
+            ):
+                query = Query(None, None, wire, len(wire), now + self._per_attempt_s)
+                self.outbox.append(self._attempt(now, query, resolver, PROBE))
 
-    def _publish_pool(self) -> None:
-        counters = [
-            self.queries,
-            self.answers,
-            self.answered,
-            self.failures,
-            self.retries,
-            self.hedges,
-            self.copies,
-            0,
-            *self.dropped,
-        ]
-        if counters != self._published:
-            self._published = counters
-            base = self._counters
-            words = self._board.words
-            for position, value in enumerate(counters):
-                words[base + position] = value
-
-
-def probe_wire(name: str) -> bytes:
-    """Return a question for the address of `name`: recursion desired, class IN, type A."""
-    labels = b"".join(
-        bytes((len(label),)) + label for label in name.encode("ascii").split(b".") if label
-    )
-    return b"\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + labels + b"\x00\x00\x01\x00\x01"
+    def _rebuild(self, now: float) -> None:
+        """Read all verdicts and sort the resolvers anew; the more there are, the less often."""
+        resolvers = self._resolvers.values()
+        self._stale = False
+        self._rebuild_at = now + REBUILD_S * len(resolvers)
+        self._sort_at = now + max(SORT_S, 10 * REBUILD_S * len(resolvers))
+        for resolver in resolvers:
+            resolver.read_verdict(now)
+            if resolver.interval_ns:
+                self._publisher.urgent[resolver.slot] = resolver
+        self._selection.rebuild(resolvers)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from shared import buckets, layout
+from shared import buckets, layout, rings
 from shared.board import Board
+from workers.engine.ceiling import Ceiling
 from workers.engine.health import FIRST_TRIAL_S, FRESH_REPLIES, TRANSITIONS, Event, State
 from workers.engine.latency import RoundTrip
 from workers.engine.loss import LossEstimate
 from workers.settings import PoolSettings
 
 NS: Final = 1_000_000_000
+MICRO: Final = 1_000_000
 
 EQUAL_FACTOR: Final = 1.2
 EQUAL_MARGIN_NS: Final = 5_000_000
@@ -26,18 +28,35 @@ EQUAL_MARGIN_NS: Final = 5_000_000
 EQUAL_LOSS: Final = 0.02
 """... and its loss is at most two percentage points above the lowest."""
 
-JUDGE_INTERVAL_S: Final = 0.1
-"""How often the resolvers of a pool are compared with each other."""
+TICKS_S: Final = 0.05
+"""Two ticks and a little: by then the keeper has seen what another worker counted."""
 
-LIVING_STATES: Final = (State.FRESH, State.IN_USE, State.ASIDE)
+JUDGE_INTERVAL_S: Final = 0.1
+JUDGE_S: Final = 0.001
+"""The resolvers of a pool are compared with each other this often; in a large pool so much for
+every resolver, which keeps its share of the CPU."""
+
+COUNTED: Final = layout.COUNTER_HELD + 1
+"""Counter words that the keeper follows: the first ones of the block."""
 
 
 class Kept:
     """What a keeper remembers of one resolver between ticks."""
 
-    __slots__ = ("failures", "loss", "low_loss", "replies", "round_trip", "slot", "state", "totals")
+    __slots__ = (
+        "ceiling",
+        "failures",
+        "loss",
+        "low_loss",
+        "replied_at",
+        "replies",
+        "round_trip",
+        "slot",
+        "state",
+        "totals",
+    )
 
-    def __init__(self, slot: int, board: Board, now: float) -> None:
+    def __init__(self, slot: int, board: Board, now: float, per_attempt_s: float) -> None:
         words = board.words
         base = board.at.resolver(slot)
         self.slot = slot
@@ -45,9 +64,12 @@ class Kept:
         self.round_trip = RoundTrip(
             words[base + layout.RESOLVER_SRTT] / NS, words[base + layout.RESOLVER_RTTVAR] / NS
         )
-        self.loss = LossEstimate(now)
-        self.low_loss = 0.0
+        self.ceiling = Ceiling(now, per_attempt_s, words[base + layout.RESOLVER_CEILING] / MICRO)
+        ended = words[base + layout.RESOLVER_LOSS_ENDED] / 1000
+        self.loss = LossEstimate(now, ended, ended * words[base + layout.RESOLVER_LOSS] / MICRO)
+        self.low_loss, _ = self.loss.interval()
         self.replies = 0
+        self.replied_at = 0.0
         self.failures = 0
         self.totals = _totals(board, slot)
 
@@ -56,14 +78,14 @@ class Kept:
 
 
 def _totals(board: Board, slot: int) -> list[int]:
-    """Return the first seven counter words of a slot, summed over the workers."""
+    """Return the counter words of a slot up to COUNTER_HELD, summed over the workers."""
     words = board.words
     at = board.at
     base = at.counters(0, slot)
-    totals = words[base : base + layout.COUNTER_DEVIATION_SUM + 1].tolist()
+    totals = words[base : base + COUNTED].tolist()
     for worker in range(1, at.workers):
         base = at.counters(worker, slot)
-        more = words[base : base + layout.COUNTER_DEVIATION_SUM + 1].tolist()
+        more = words[base : base + COUNTED].tolist()
         totals = [a + b for a, b in zip(totals, more, strict=True)]
     return totals
 
@@ -71,7 +93,7 @@ def _totals(board: Board, slot: int) -> list[int]:
 class Keeper:
     """The judgement over one shard of one pool. `epoch` rises when a state changed."""
 
-    __slots__ = ("_board", "_judge_at", "_kept", "_settings", "_slots", "epoch")
+    __slots__ = ("_board", "_heads", "_judge_at", "_kept", "_settings", "_slots", "epoch")
 
     def __init__(self, board: Board, settings: PoolSettings) -> None:
         self._board = board
@@ -79,6 +101,7 @@ class Keeper:
         self._kept: dict[int, Kept] = {}
         self._slots: list[int] = []
         self._judge_at = 0.0
+        self._heads = [0] * board.at.workers
         self.epoch = 0
 
     def __repr__(self) -> str:
@@ -91,18 +114,34 @@ class Keeper:
         kept: dict[int, Kept] = {}
         for slot in slots:
             if words[self._board.at.resolver(slot) + layout.RESOLVER_KEEPER] == worker:
-                kept[slot] = self._kept.get(slot) or Kept(slot, self._board, now)
+                kept[slot] = self._kept.get(slot) or Kept(
+                    slot, self._board, now, self._settings.per_attempt_s
+                )
         self._kept = kept
+
+    def keeps(self, slot: int) -> bool:
+        """Tell whether a resolver belongs to the shard."""
+        return slot in self._kept
 
     def tick(self, now: float) -> None:
         """Take in what the workers published, and move the resolvers whose time has come."""
-        for kept in self._kept.values():
-            totals = _totals(self._board, kept.slot)
-            if totals != kept.totals:
-                self._observe(now, kept, totals)
+        for slot in self._published_slots():
+            kept = self._kept.get(slot)
+            if kept is not None:
+                self._observe(now, kept, _totals(self._board, slot))
         if now >= self._judge_at:
-            self._judge_at = now + JUDGE_INTERVAL_S
+            self._judge_at = now + max(JUDGE_INTERVAL_S, JUDGE_S * len(self._slots))
             self._judge(now)
+
+    def _published_slots(self) -> set[int]:
+        """Return the slots of which any worker published counters since the last call."""
+        words = self._board.words
+        at = self._board.at
+        slots: set[int] = set()
+        for worker in range(at.workers):
+            self._heads[worker], published = rings.read(words, at.ring(worker), self._heads[worker])
+            slots.update(self._kept if published is None else published)
+        return slots
 
     def _observe(self, now: float, kept: Kept, totals: list[int]) -> None:
         """Fold the counters that came in since the last tick into the estimates of a resolver."""
@@ -118,23 +157,72 @@ class Keeper:
         if replies or lost:
             kept.loss.count(now, replies, lost)
             kept.low_loss, _ = kept.loss.interval()
-            words[base + layout.RESOLVER_LOSS] = int(kept.loss.ratio * 1_000_000)
-            words[base + layout.RESOLVER_LOSING] = int(kept.low_loss > EQUAL_LOSS)
+            words[base + layout.RESOLVER_LOSS] = int(kept.loss.ratio * MICRO)
+            words[base + layout.RESOLVER_LOSS_ENDED] = int(kept.loss.ended * 1000)
+            losing = int(kept.low_loss > EQUAL_LOSS)
+            if losing != words[base + layout.RESOLVER_LOSING]:
+                words[base + layout.RESOLVER_LOSING] = losing
+                self.epoch += 1
         if answered:
             rtt_sum = totals[layout.COUNTER_RTT_SUM] - before[layout.COUNTER_RTT_SUM]
             deviation = totals[layout.COUNTER_DEVIATION_SUM] - before[layout.COUNTER_DEVIATION_SUM]
             kept.round_trip.add(answered, rtt_sum / NS, deviation / NS)
             words[base + layout.RESOLVER_SRTT] = int(kept.round_trip.mean * NS)
             words[base + layout.RESOLVER_RTTVAR] = int(kept.round_trip.deviation * NS)
+        self._learn_ceiling(now, kept, totals, before)
         if replies:
             kept.failures = 0
             kept.replies += replies
+            kept.replied_at = now
             if kept.state is State.DOWN:
                 self._move(now, kept, Event.ANSWERED)
-        else:
-            kept.failures += lost + errors
-            if kept.failures >= self._settings.down_after:
-                self._move(now, kept, Event.FAILED)
+        elif lost or errors:
+            self._count_failures(now, kept, lost, errors)
+
+    def _count_failures(self, now: float, kept: Kept, lost: int, errors: int) -> None:
+        """Set a resolver down after `down_after` failures in a row with no answer between.
+
+        A time-out is known per_attempt after its query was sent: it counts only if nothing was
+        answered since then. A network error speaks of the moment.
+        """
+        if now - kept.replied_at > self._settings.per_attempt_s + TICKS_S:
+            kept.failures += lost
+        kept.failures += errors
+        if kept.failures >= self._settings.down_after:
+            self._move(now, kept, Event.FAILED)
+
+    def _learn_ceiling(self, now: float, kept: Kept, totals: list[int], before: list[int]) -> None:
+        """Feed the ceiling of a resolver and publish it with the rate that it follows."""
+        words = self._board.words
+        base = self._board.at.resolver(kept.slot)
+        limited = totals[layout.COUNTER_LIMITED] - before[layout.COUNTER_LIMITED]
+        had_ceiling = kept.ceiling.qps > 0
+        kept.ceiling.observe(
+            now,
+            sent=totals[layout.COUNTER_SENT] - before[layout.COUNTER_SENT],
+            answered=totals[layout.COUNTER_ANSWERED] - before[layout.COUNTER_ANSWERED],
+            limited=limited,
+            lost=totals[layout.COUNTER_LOST] - before[layout.COUNTER_LOST],
+            held=totals[layout.COUNTER_HELD] - before[layout.COUNTER_HELD],
+            extra_at=self._extra_at(kept.slot) if limited else 0.0,
+            losing=kept.low_loss > EQUAL_LOSS,
+        )
+        words[base + layout.RESOLVER_CEILING] = int(kept.ceiling.qps * MICRO)
+        words[base + layout.RESOLVER_RATE] = int(kept.ceiling.rate(now) * MICRO)
+        if had_ceiling != (kept.ceiling.qps > 0):
+            self.epoch += 1
+
+    def _extra_at(self, slot: int) -> float:
+        """Return when any worker last sent extra traffic to a resolver."""
+        words = self._board.words
+        at = self._board.at
+        return (
+            max(
+                words[at.counters(worker, slot) + layout.COUNTER_EXTRA_AT]
+                for worker in range(at.workers)
+            )
+            / NS
+        )
 
     def _judge(self, now: float) -> None:
         """Renew the costs of the shard and find out who is among the equals of the pool."""
@@ -142,19 +230,21 @@ class Keeper:
         words = self._board.words
         at = self._board.at
         for kept in self._kept.values():
+            if kept.ceiling.qps:
+                self._observe(now, kept, kept.totals)  # time passes for a ceiling too
             base = at.resolver(kept.slot)
             latency = self._latency(kept.slot, now_ns) or words[base + layout.RESOLVER_LATENCY]
             words[base + layout.RESOLVER_LATENCY] = latency
             words[base + layout.RESOLVER_COST] = cost_ns(latency, kept.loss.ratio)
-        cheapest = 0
-        lowest_loss = 1.0
-        for slot in self._slots:
-            base = at.resolver(slot)
-            cost = words[base + layout.RESOLVER_COST]
-            if cost and words[base + layout.RESOLVER_STATE] in LIVING_STATES:
-                cheapest = min(cheapest or cost, cost)
-                lowest_loss = min(lowest_loss, words[base + layout.RESOLVER_LOSS] / 1_000_000)
-        most = int(cheapest * EQUAL_FACTOR) + EQUAL_MARGIN_NS
+        compared = [
+            (cost, words[base + layout.RESOLVER_LOSS] / MICRO)
+            for slot in self._slots
+            if self._is_proven(slot)
+            and (cost := words[(base := at.resolver(slot)) + layout.RESOLVER_COST])
+        ]
+        most = int(min(compared, default=(0, 0.0))[0] * EQUAL_FACTOR) + EQUAL_MARGIN_NS
+        # The lowest loss counts among those that are near enough, or none might be equal at all.
+        lowest_loss = min((loss for cost, loss in compared if cost <= most), default=0.0)
         for kept in self._kept.values():
             if kept.state is State.FRESH and kept.replies < FRESH_REPLIES:
                 continue
@@ -164,6 +254,14 @@ class Keeper:
                 # Back only when the estimate itself is good, not for lack of samples.
                 equal = kept.loss.ratio <= lowest_loss + EQUAL_LOSS
             self._move(now, kept, Event.PROVEN_EQUAL if equal else Event.PROVEN_WORSE)
+
+    def _is_proven(self, slot: int) -> bool:
+        """Tell whether a resolver of the pool, whoever keeps it, has shown what it is worth."""
+        state = self._board.words[self._board.at.resolver(slot) + layout.RESOLVER_STATE]
+        if state == State.FRESH:
+            kept = self._kept.get(slot)
+            return kept is not None and kept.replies >= FRESH_REPLIES
+        return state != State.DOWN
 
     def _latency(self, slot: int, now_ns: int) -> int:
         """Return the smallest of the workers' windowed minima that still count, in ns, or 0."""
@@ -183,13 +281,18 @@ class Keeper:
         if state is None:
             return
         kept.state = state
-        kept.failures = 0
+        if state in (State.FRESH, State.DOWN):
+            kept.failures = 0
         if state is State.FRESH:
+            # What it was before it died says nothing of what it is now.
             kept.replies = 0
+            kept.loss = LossEstimate(now)
+            kept.low_loss = 0.0
+            kept.ceiling.restart(now)
         words = self._board.words
         base = self._board.at.resolver(kept.slot)
         buckets.hold_until(
-            words, base + layout.RESOLVER_BUCKET_AT, int((now + FIRST_TRIAL_S[state]) * NS)
+            words, base + layout.RESOLVER_TRIAL_AT, int((now + FIRST_TRIAL_S[state]) * NS)
         )
         words[base + layout.RESOLVER_STATE_SINCE_AT] = int(now * NS)
         words[base + layout.RESOLVER_STATE] = state

@@ -29,11 +29,12 @@ GAIN_DEVIATION: Final = 1 / 4
 class WindowedMinimum:
     """The smallest value of the last `WINDOW_S` seconds, to the tenth of the window."""
 
-    __slots__ = ("_bucket", "_values", "until")
+    __slots__ = ("_bucket", "_least", "_values", "until")
 
     def __init__(self) -> None:
         self._values: list[float] = [0.0] * BUCKETS
         self._bucket = 0
+        self._least = 0.0
         self.until = 0.0
 
     def add(self, now: float, value: float) -> None:
@@ -43,12 +44,14 @@ class WindowedMinimum:
         held = self._values[part]
         if not held or value < held:
             self._values[part] = value
+            if not self._least or value < self._least:
+                self._least = value
         self.until = now + WINDOW_S
 
     def get(self, now: float) -> float:
         """Return the minimum, or 0 when the window is empty."""
         self._advance(now)
-        return min((value for value in self._values if value), default=0.0)
+        return self._least
 
     def _advance(self, now: float) -> None:
         bucket = int(now * BUCKETS / WINDOW_S)
@@ -57,6 +60,7 @@ class WindowedMinimum:
             self._values[(bucket - gone + step) % BUCKETS] = 0.0
         if gone > 0:
             self._bucket = bucket
+            self._least = min((value for value in self._values if value), default=0.0)
 
 
 class RoundTrip:
@@ -87,11 +91,18 @@ class RoundTrip:
         self.mean += gain * (average - self.mean)
 
 
-def retransmission_s(mean: float, deviation: float, per_attempt_s: float) -> float:
-    """Return after how long an attempt is late: mean + 4 deviations, within bounds.
+DEVIATIONS: Final = 4
+"""An attempt is late after the mean and this many deviations (RFC 6298, 2.3)."""
 
-    RFC 6298, 2.3. `mean` is 0 while unknown.
-    """
+DEVIATIONS_LOSING: Final = 1
+"""... on a resolver that is losing: what is unanswered there goes to a second one earlier."""
+
+
+def retransmission_s(
+    mean: float, deviation: float, per_attempt_s: float, *, losing: bool = False
+) -> float:
+    """Return after how long an attempt is late, within bounds. `mean` is 0 while unknown."""
     if not mean:
         return min(INITIAL_RTO_S, per_attempt_s)
-    return min(max(mean + 4 * deviation, MIN_RTO_S), per_attempt_s)
+    late_s = mean + (DEVIATIONS_LOSING if losing else DEVIATIONS) * deviation
+    return min(max(late_s, MIN_RTO_S), per_attempt_s)

@@ -21,9 +21,9 @@ class LossEstimate:
 
     __slots__ = ("_at", "ended", "lost")
 
-    def __init__(self, now: float) -> None:
-        self.ended = 0.0
-        self.lost = 0.0
+    def __init__(self, now: float, ended: float = 0.0, lost: float = 0.0) -> None:
+        self.ended = ended
+        self.lost = lost
         self._at = now
 
     def __repr__(self) -> str:

@@ -41,6 +41,7 @@ class Query:
         "deadline_at",
         "end",
         "open",
+        "refused_by",
         "reply",
         "tried",
         "wire",
@@ -57,6 +58,7 @@ class Query:
         self.open = 0
         self.answered = False
         self.tried: list[Resolver] = []
+        self.refused_by: list[Resolver] | None = None
         self.reply = b""
 
     def __repr__(self) -> str:
@@ -68,6 +70,7 @@ class Attempt:
 
     `table` and `id` are set by the transport that sends it: the open attempts of a socket by the
     two ID bytes that it put on the wire. Whoever closes an attempt takes it out of its table.
+    `resent` says that a connection closed under it once.
     """
 
     __slots__ = (
@@ -77,6 +80,7 @@ class Attempt:
         "kind",
         "over_stream",
         "query",
+        "resent",
         "resolver",
         "sent_at",
         "table",
@@ -91,6 +95,7 @@ class Attempt:
         self.sent_at = sent_at
         self.expires_at = expires_at
         self.closed = False
+        self.resent = False
         self.over_stream = resolver.is_stream
         self.id = b""
         self.table: dict[bytes, Attempt] | None = None

@@ -12,11 +12,19 @@ from typing import Any, Final
 
 from shared import layout
 from shared.board import Board
+from workers.engine.ceiling import FIRST_ANSWERS
 from workers.engine.health import State
 from workers.engine.latency import INITIAL_RTO_S, WindowedMinimum, retransmission_s
 from workers.settings import ResolverEntry
 
 NS: Final = 1_000_000_000
+MICRO: Final = 1_000_000
+
+LOSS_BURST: Final = 8
+"""Losses within one tick that are many."""
+
+EXPECT_S: Final = 0.06
+"""By then the keeper, in whatever worker, has published a ceiling, if there is to be one."""
 
 
 class Resolver:
@@ -25,6 +33,7 @@ class Resolver:
     __slots__ = (
         "_board",
         "_counters",
+        "_expecting_until",
         "_published",
         "_verdict",
         "answered",
@@ -32,17 +41,24 @@ class Resolver:
         "cost_s",
         "deviation_sum_s",
         "entry",
+        "equal",
         "errors",
-        "idle",
+        "explore_word",
+        "extra_at",
+        "held",
+        "interval_ns",
         "is_stream",
         "late",
         "latency_s",
+        "limited",
         "losing",
         "lost",
         "name",
         "on_trial",
         "per_attempt_s",
+        "rate_qps",
         "refused",
+        "refused_word",
         "rto_s",
         "rtt_min_s",
         "rtt_sum_s",
@@ -51,7 +67,9 @@ class Resolver:
         "srtt_s",
         "state",
         "transport",
+        "trial_word",
         "usable",
+        "watched",
         "window",
     )
 
@@ -66,7 +84,10 @@ class Resolver:
         self.per_attempt_s = per_attempt_s
         self.state = State.FRESH
         self.usable = True
-        self.idle = True
+        self.equal = False
+        self.watched = True
+        self.interval_ns = 0
+        self.rate_qps = 0.0
         self.on_trial = False
         self.losing = False
         self.latency_s = 0.0
@@ -79,6 +100,10 @@ class Resolver:
         self._counters = board.at.counters(worker, entry.slot)
         self._verdict = board.at.resolver(entry.slot)
         self.bucket = self._verdict + layout.RESOLVER_BUCKET_AT
+        self.trial_word = self._verdict + layout.RESOLVER_TRIAL_AT
+        self.explore_word = self._verdict + layout.RESOLVER_EXPLORE_AT
+        self.refused_word = self._verdict + layout.RESOLVER_REFUSED_AT
+        self.extra_at = 0.0
         words = board.words
         left = self._counters
         self.sent = words[left + layout.COUNTER_SENT]
@@ -87,16 +112,23 @@ class Resolver:
         self.lost = words[left + layout.COUNTER_LOST]
         self.errors = words[left + layout.COUNTER_ERRORS]
         self.late = words[left + layout.COUNTER_LATE]
+        self.limited = words[left + layout.COUNTER_LIMITED]
+        self.held = words[left + layout.COUNTER_HELD]
         self.rtt_sum_s = words[left + layout.COUNTER_RTT_SUM] / NS
         self.deviation_sum_s = words[left + layout.COUNTER_DEVIATION_SUM] / NS
         self._published = self._activity()
-        self.read_verdict()
+        self._expecting_until = 0.0
+        self.read_verdict(0.0)
 
     def __repr__(self) -> str:
         return f"<Resolver {self.name} {self.state.name} sent={self.sent} answered={self.answered}>"
 
     def _activity(self) -> int:
-        return self.sent + self.answered + self.refused + self.lost + self.errors + self.late
+        return (
+            (self.sent + self.answered + self.refused + self.lost + self.errors + self.late)
+            + self.limited
+            + self.held
+        )
 
     def publish(self, now: float) -> bool:
         """Copy the counters to the board if they moved; tell whether they did."""
@@ -120,9 +152,12 @@ class Resolver:
         words[base + layout.COUNTER_LOST] = self.lost
         words[base + layout.COUNTER_ERRORS] = self.errors
         words[base + layout.COUNTER_LATE] = self.late
+        words[base + layout.COUNTER_LIMITED] = self.limited
+        words[base + layout.COUNTER_HELD] = self.held
+        words[base + layout.COUNTER_EXTRA_AT] = int(self.extra_at * NS)
         return True
 
-    def read_verdict(self) -> None:
+    def read_verdict(self, now: float) -> None:
         """Take over what the keeper wrote on the board."""
         words = self._board.words
         base = self._verdict
@@ -130,13 +165,34 @@ class Resolver:
         self.losing = words[base + layout.RESOLVER_LOSING] != 0
         self.latency_s = words[base + layout.RESOLVER_LATENCY] / NS
         self.cost_s = words[base + layout.RESOLVER_COST] / NS
-        self.read_round_trip()
+        self.read_figures(now)
 
-    def read_round_trip(self) -> None:
-        """Take over the round trip alone: it moves with every batch of answers."""
+    def read_figures(self, now: float) -> None:
+        """Take over the figures that move with every batch of answers: round trip and rates."""
         words = self._board.words
         base = self._verdict
+        ceiling = words[base + layout.RESOLVER_CEILING]
+        if ceiling or now >= self._expecting_until:
+            self.interval_ns = MICRO * NS // ceiling if ceiling else 0
+        self.rate_qps = words[base + layout.RESOLVER_RATE] / MICRO
         self.srtt_s = words[base + layout.RESOLVER_SRTT] / NS
         self.rto_s = retransmission_s(
-            self.srtt_s, words[base + layout.RESOLVER_RTTVAR] / NS, self.per_attempt_s
+            self.srtt_s,
+            words[base + layout.RESOLVER_RTTVAR] / NS,
+            self.per_attempt_s,
+            losing=self.losing,
         )
+
+    @property
+    def loses_in_a_burst(self) -> bool:
+        """Tell whether since the last tick many attempts were lost, and more than answered."""
+        words = self._board.words
+        base = self._counters
+        lost = self.lost - words[base + layout.COUNTER_LOST]
+        return lost >= LOSS_BURST and lost > self.answered - words[base + layout.COUNTER_ANSWERED]
+
+    def expect_ceiling(self, now: float, factor: float) -> None:
+        """Hold a resolver without a ceiling to what it answered lately, until the keeper speaks."""
+        if not self.interval_ns:
+            self.interval_ns = int(NS / (factor * max(self.rate_qps, float(FIRST_ANSWERS))))
+            self._expecting_until = now + EXPECT_S

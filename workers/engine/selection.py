@@ -1,47 +1,72 @@
 """Who gets the next query.
 
 The equals stand in a queue, the least recently used first; choosing is taking the head and putting
-it at the end, however many there are. The queue is rebuilt on the tick when a verdict changed.
-Resolvers that are fresh, aside or down wait in `idle` and come up for a trial when their bucket
-word says so; the word is shared, so over all workers a trial happens once.
+it at the end, however many there are. Those that are clearly worse stand in a second line, the
+cheapest first, for when every equal is at its ceiling: capacity adds up. A resolver whose ceiling
+has no token is out of both lines until its next token is due, so nothing is looked at twice. The
+lines are rebuilt on the tick when a verdict changed.
+
+Resolvers that are fresh, aside or down also come up for trials, when their trial word on the board
+says so; the word is shared, so over all workers a trial happens once.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 from itertools import accumulate
 from math import inf
+from typing import Final
 
 from shared import buckets
 from shared.board import Board
+from workers.engine.ceiling import LOSS_FACTOR, REFUSAL_FACTOR
 from workers.engine.health import ASIDE_TRIAL_S, DOWN_TRIAL_S, State
 from workers.engine.resolver import NS, Resolver
 
-AUTO = "auto"
-ROUND_ROBIN = "roundrobin"
-WEIGHTED = "weighted"
-LOWEST_LATENCY = "lowest_latency"
+AUTO: Final = "auto"
+ROUND_ROBIN: Final = "roundrobin"
+WEIGHTED: Final = "weighted"
+LOWEST_LATENCY: Final = "lowest_latency"
+
+BURST_NS: Final = 500_000_000
+"""A bucket holds the tokens of half a second: a tunnel that does not wait asks in bursts that are a
+resend time (some hundred ms) apart, and the limiters themselves let bursts through."""
+
+EXPLORE_S: Final = 0.1
+"""While queries wait, a resolver may get one above its ceiling this often."""
+
+TROUBLE_S: Final = 1.0
+"""... unless it has refused or lost something within this time."""
+
+EXPLORE_PAUSE_S: Final = 0.02
+"""Time between two looks for a resolver to explore."""
 
 
 class Selection:
     """The resolvers of a pool in the order in which this worker uses them.
 
     `random` gives floats in [0, 1). `revivals` are resolvers that are down and due for a copy of
-    a live query.
+    a live query. `copy_target` is the resolver without a ceiling that answers soonest and surest.
     """
 
     __slots__ = (
         "_all",
         "_board",
+        "_explore_at",
+        "_fresh",
+        "_held_back",
         "_idle",
         "_policy",
         "_random",
         "_ready",
+        "_rest",
         "_trials",
         "_weighted",
         "_weights",
+        "copy_target",
         "revivals",
     )
 
@@ -51,92 +76,227 @@ class Selection:
         self._random = random
         self._all: list[Resolver] = []
         self._ready: deque[Resolver] = deque()
+        self._rest: list[Resolver] = []
+        self._held_back: list[tuple[int, int, Resolver]] = []
         self._weighted: list[Resolver] = []
         self._weights: list[float] = []
         self._idle: list[Resolver] = []
+        self._fresh: list[Resolver] = []
         self._trials: deque[Resolver] = deque()
+        self._explore_at = 0.0
         self.revivals: deque[Resolver] = deque()
+        self.copy_target: Resolver | None = None
 
     def __repr__(self) -> str:
         ready = " ".join(resolver.name for resolver in self._ready)
-        return f"<Selection {self._policy} ready=[{ready}] idle={len(self._idle)}>"
+        rest = " ".join(resolver.name for resolver in self._rest)
+        held_back = " ".join(entry[2].name for entry in self._held_back)
+        return f"<Selection {self._policy} ready=[{ready}] rest=[{rest}] held back=[{held_back}]>"
+
+    @property
+    def room_at(self) -> float:
+        """When the next resolver at its ceiling has a token again; infinity if none is."""
+        return self._held_back[0][0] / NS if self._held_back else inf
+
+    # -- lines ------------------------------------------------------------------------------
 
     def rebuild(self, resolvers: Iterable[Resolver]) -> None:
         """Sort the resolvers anew after a change of roster, verdict or usability."""
         self._all = sorted(
             (resolver for resolver in resolvers if resolver.usable),
-            key=lambda resolver: resolver.cost_s or inf,
+            key=_rank,
         )
-        settled = (State.IN_USE,) if self._policy == AUTO else (State.IN_USE, State.ASIDE)
-        ready = [resolver for resolver in self._all if resolver.state in settled]
-        if self._policy == LOWEST_LATENCY:
-            ready = ready[:1]
-        if not ready:
+        in_use = [resolver for resolver in self._all if resolver.state is State.IN_USE]
+        aside = [resolver for resolver in self._all if resolver.state is State.ASIDE]
+        if self._policy in (ROUND_ROBIN, WEIGHTED):
+            ready, rest = in_use + aside, []
+        elif self._policy == LOWEST_LATENCY:
+            ready, rest = [], in_use + aside
+        else:
+            ready, rest = in_use, aside
+        if not in_use:
             # Nobody is proven yet: the fresh carry the load, or there would be no pool at all.
-            ready = [resolver for resolver in self._all if resolver.state is State.FRESH]
+            ready = [resolver for resolver in self._all if resolver.state is State.FRESH] + ready
         chosen = set(ready)
         kept = [resolver for resolver in self._ready if resolver in chosen]
         old = set(kept)
         self._ready = deque([resolver for resolver in ready if resolver not in old] + kept)
+        self._rest = rest
+        self._held_back = []
         self._weighted = ready
         self._weights = list(accumulate(float(resolver.entry.weight) for resolver in ready))
-        self._idle = [resolver for resolver in self._all if resolver not in chosen]
-        for resolver in self._all:
-            resolver.idle = resolver not in chosen
-            resolver.on_trial = False
+        self._idle = []
+        self._fresh = []
         self._trials.clear()
         self.revivals.clear()
-
-    def call_trials(self, now: float) -> None:
-        """On the tick: line up the idle resolvers whose bucket has a token."""
-        now_ns = int(now * NS)
-        words = self._board.words
-        for resolver in self._idle:
-            if not resolver.on_trial and words[resolver.bucket] <= now_ns:
-                resolver.on_trial = True
-                line = self.revivals if resolver.state is State.DOWN else self._trials
-                line.append(resolver)
+        for resolver in self._all:
+            resolver.equal = resolver in chosen or resolver.state is State.IN_USE
+            resolver.watched = resolver.state is not State.IN_USE
+            resolver.on_trial = False
+            if not resolver.equal:
+                self._idle.append(resolver)
+                if resolver.state is State.FRESH:
+                    self._fresh.append(resolver)
+        self.copy_target = min(
+            (resolver for resolver in in_use if not resolver.interval_ns and resolver.cost_s),
+            key=lambda resolver: resolver.cost_s,
+            default=None,
+        )
 
     def choose(self, now: float) -> Resolver | None:
-        """Return the resolver for the first sending of a query, or None when none can take it."""
+        """Return the resolver for the next sending of a query, or None when none has room."""
         if self._trials:
             resolver = self.take_trial(now, self._trials)
             if resolver is not None:
                 return resolver
+        if self._held_back:
+            self._let_back(now)
+        if self._policy == WEIGHTED and self._weighted:
+            resolver = self._by_weight()
+            if not resolver.interval_ns or self._has_token(now, resolver):
+                return resolver
         ready = self._ready
-        if not ready:
+        while ready:
+            resolver = ready[0]
+            if not resolver.interval_ns or self._has_token(now, resolver):
+                ready.rotate(-1)
+                return resolver
+            ready.popleft()
+            self._hold_back(resolver)
+        rest = self._rest
+        while rest:
+            resolver = rest[0]
+            if not resolver.interval_ns or self._has_token(now, resolver):
+                return resolver
+            del rest[0]
+            self._hold_back(resolver)
+        if not self._held_back:
             return self.take_trial(now, self.revivals)
-        if self._policy == WEIGHTED:
-            return self._by_weight()
-        resolver = ready[0]
-        ready.rotate(-1)
-        return resolver
+        return None
 
     def other(
         self, now: float, tried: list[Resolver], *, equals_only: bool = False
     ) -> Resolver | None:
-        """Return a resolver that has not had the query yet, or None.
+        """Return a resolver with room that has not had the query yet, or None.
 
         The equals come first, in turn; then, unless `equals_only`, the others that answer, the
         cheapest first; then one that is down and due for a trial.
         """
+        if self._held_back:
+            self._let_back(now)
         ready = self._ready
         for _ in range(len(ready)):
             resolver = ready[0]
-            ready.rotate(-1)
-            if resolver not in tried:
+            if resolver in tried:
+                ready.rotate(-1)
+            elif not resolver.interval_ns or self._has_token(now, resolver):
+                ready.rotate(-1)
                 return resolver
+            else:
+                ready.popleft()
+                self._hold_back(resolver)
+        rest = self._rest
+        position = 0
+        while position < len(rest):
+            resolver = rest[position]
+            if equals_only and not resolver.equal:
+                return None
+            if resolver in tried:
+                position += 1
+            elif not resolver.interval_ns or self._has_token(now, resolver):
+                return resolver
+            else:
+                del rest[position]
+                self._hold_back(resolver)
         if equals_only:
             return None
-        for resolver in self._all:
-            if resolver.state is not State.DOWN and resolver not in tried:
+        for resolver in self._fresh:
+            if resolver not in tried:
                 return resolver
-        resolver_down = self.take_trial(now, self.revivals)
-        return resolver_down if resolver_down not in tried else None
+        revived = self.take_trial(now, self.revivals)
+        return revived if revived not in tried else None
+
+    def explore(self, now: float) -> Resolver | None:
+        """Return a resolver that may get a waiting query above its ceiling, or None."""
+        if now < self._explore_at:
+            return None
+        now_ns = int(now * NS)
+        words = self._board.words
+        for _, _, resolver in self._held_back:
+            calm = now_ns - words[resolver.refused_word] >= int(TROUBLE_S * NS)
+            if calm and buckets.take(words, resolver.explore_word, now_ns, int(EXPLORE_S * NS), 0):
+                resolver.extra_at = now
+                return resolver
+        self._explore_at = now + EXPLORE_PAUSE_S
+        return None
+
+    def refused(self, now: float, resolver: Resolver) -> None:
+        """A refusal empties the bucket, whatever the ceiling says; without one it makes one do.
+
+        Until the keeper has set a ceiling the resolver is taken to allow what it answered lately.
+        """
+        resolver.expect_ceiling(now, REFUSAL_FACTOR)
+        self._empty(now, resolver)
+
+    def lost(self, now: float, resolver: Resolver) -> None:
+        """A loss. If losses outweigh answers just now, no more goes there than it answered lately.
+
+        Queries come back from a resolver that drops them in one burst, per_attempt after they
+        were sent, and must not all go there again before the keeper has thought it over.
+        """
+        if not resolver.interval_ns and resolver.loses_in_a_burst:
+            resolver.expect_ceiling(now, LOSS_FACTOR)
+            self._empty(now, resolver)
+        self._board.words[resolver.refused_word] = int(now * NS)
+
+    def _empty(self, now: float, resolver: Resolver) -> None:
+        now_ns = int(now * NS)
+        words = self._board.words
+        words[resolver.refused_word] = now_ns
+        if not now_ns < words[resolver.bucket] < now_ns + resolver.interval_ns:
+            buckets.hold_until(words, resolver.bucket, now_ns + resolver.interval_ns)
+
+    def _has_token(self, now: float, resolver: Resolver) -> bool:
+        return buckets.take(
+            self._board.words, resolver.bucket, int(now * NS), resolver.interval_ns, BURST_NS
+        )
+
+    def _hold_back(self, resolver: Resolver) -> None:
+        """Take a resolver without a token out of the lines until it has one."""
+        resolver.held += 1
+        free_ns = self._board.words[resolver.bucket]
+        heappush(self._held_back, (free_ns, resolver.slot, resolver))
+
+    def _let_back(self, now: float) -> None:
+        now_ns = int(now * NS)
+        held_back = self._held_back
+        while held_back and held_back[0][0] <= now_ns:
+            resolver = heappop(held_back)[2]
+            if resolver.equal and self._policy != LOWEST_LATENCY:
+                self._ready.appendleft(resolver)  # it has waited longest
+            else:
+                insort(self._rest, resolver, key=_rank)
+
+    def _by_weight(self) -> Resolver:
+        point = self._random() * self._weights[-1]
+        return self._weighted[min(bisect_right(self._weights, point), len(self._weighted) - 1)]
+
+    # -- trials -----------------------------------------------------------------------------
+
+    def call_trials(self, now: float) -> None:
+        """On the tick: line up the idle resolvers that are due for a trial."""
+        now_ns = int(now * NS)
+        words = self._board.words
+        for resolver in self._idle:
+            if not resolver.on_trial and words[resolver.trial_word] <= now_ns:
+                resolver.on_trial = True
+                line = self.revivals if resolver.state is State.DOWN else self._trials
+                line.append(resolver)
 
     def take_trial(self, now: float, line: deque[Resolver]) -> Resolver | None:
-        """Return the next resolver of a line of trials whose token no other worker took."""
+        """Return the next resolver of a line of trials whose turn no other worker took."""
         now_ns = int(now * NS)
+        words = self._board.words
         while line:
             resolver = line.popleft()
             resolver.on_trial = False
@@ -144,17 +304,21 @@ class Selection:
                 wait_s = resolver.per_attempt_s  # given back by its reply, see `trial_over`
             else:
                 wait_s = DOWN_TRIAL_S if resolver.state is State.DOWN else ASIDE_TRIAL_S
-            if buckets.take(self._board.words, resolver.bucket, now_ns, int(wait_s * NS), 0):
+            if not buckets.take(words, resolver.trial_word, now_ns, int(wait_s * NS), 0):
+                continue
+            proven = resolver.state is not State.FRESH  # one at a time is limit enough
+            if not proven or not resolver.interval_ns or self._has_token(now, resolver):
                 return resolver
         return None
 
     def trial_over(self, resolver: Resolver) -> None:
         """A fresh resolver replied: it may have its next query at once."""
-        if resolver.idle and not resolver.on_trial:
-            buckets.hold_until(self._board.words, resolver.bucket, 0)
+        if not resolver.equal and not resolver.on_trial:
+            buckets.hold_until(self._board.words, resolver.trial_word, 0)
             resolver.on_trial = True
             self._trials.append(resolver)
 
-    def _by_weight(self) -> Resolver:
-        point = self._random() * self._weights[-1]
-        return self._weighted[min(bisect_right(self._weights, point), len(self._weighted) - 1)]
+
+def _rank(resolver: Resolver) -> tuple[bool, float]:
+    """Order of resolvers: those in use first, then by cost, the unknown last."""
+    return resolver.state is not State.IN_USE, resolver.cost_s or inf

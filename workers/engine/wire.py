@@ -1,7 +1,8 @@
 """What the data path knows of a DNS message: its header and its question, nothing more.
 
-Everything else is carried untouched. Messages come from the network: every read is bounded, and a
-message that cannot be followed raises `WireError` or gives a negative result, never an IndexError.
+Everything else is carried untouched. Messages come from the network: every read is bounded, and
+one that cannot be followed gives a negative result, never an exception. Callers see to it that a
+message has its header.
 
 Header (RFC 1035, 4.1.1): ID 2 bytes, flags 2 bytes, four counts of 2 bytes, then the question:
 labels up to a zero byte, type, class.
@@ -10,8 +11,6 @@ labels up to a zero byte, type, class.
 from __future__ import annotations
 
 from typing import Final
-
-from shared.errors import RelayError
 
 HEADER_BYTES: Final = 12
 MAX_NAME_BYTES: Final = 255
@@ -37,12 +36,11 @@ CLASSIC_SIZE_BYTES: Final = 512
 MAX_UDP_BYTES: Final = 65_507
 """What fits into one UDP datagram over IPv4."""
 
+OPT: Final = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00"
+"""An OPT record of our own: 1,232 bytes, version 0, no options."""
+
 NO_QUESTION: Final = b"\x00\x00"
 ONE_QUESTION: Final = b"\x00\x01"
-
-
-class WireError(RelayError):
-    """A message that cannot be followed."""
 
 
 def question_end(wire: bytes) -> int:
@@ -119,18 +117,28 @@ def error_reply(query: bytes, rcode: int, end: int) -> bytes:
     if end < 0:
         return query[:2] + flags + bytes(8)
     question = query[HEADER_BYTES:end]
+    return query[:2] + flags + _question_only(query, end, question)
+
+
+def truncated(reply: bytes, query: bytes, end: int) -> bytes:
+    """Return the reply to `query` cut to its question, with TC set (RFC 2181, 9).
+
+    `end` is the end of the question in both.
+    """
+    flags = bytes((reply[2] | TC, reply[3]))
+    return reply[:2] + flags + _question_only(query, end, reply[HEADER_BYTES:end])
+
+
+def _question_only(query: bytes, end: int, question: bytes) -> bytes:
+    """Return counts and question, and an OPT record if the query has one (RFC 6891, 6.1.1)."""
     if advertised_size(query, end) is None:
-        return query[:2] + flags + b"\x00\x01\x00\x00\x00\x00\x00\x00" + question
-    opt = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00"  # 1,232 bytes, version 0, no options
-    return query[:2] + flags + b"\x00\x01\x00\x00\x00\x00\x00\x01" + question + opt
+        return b"\x00\x01\x00\x00\x00\x00\x00\x00" + question
+    return b"\x00\x01\x00\x00\x00\x00\x00\x01" + question + OPT
 
 
-def truncated(reply: bytes, end: int) -> bytes:
-    """Return the reply cut to its question, with TC set (RFC 2181, 9)."""
-    return (
-        reply[:2]
-        + bytes((reply[2] | TC, reply[3]))
-        + ONE_QUESTION
-        + bytes(6)
-        + reply[HEADER_BYTES:end]
+def probe(name: str) -> bytes:
+    """Return a question for the address of `name`: recursion desired, class IN, type A."""
+    labels = b"".join(
+        bytes((len(label),)) + label for label in name.encode("ascii").split(b".") if label
     )
+    return b"\x00\x00\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + labels + b"\x00\x00\x01\x00\x01"

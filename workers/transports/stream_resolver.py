@@ -61,6 +61,9 @@ class StreamTransport:
         else:
             self._wait(attempt)
 
+    def renew(self) -> None:
+        """Nothing to do: a connection that is of no more use is replaced when it is needed."""
+
     def close(self) -> None:
         """Close the connection and give up what waits for it."""
         self._closed = True
@@ -78,7 +81,8 @@ class StreamTransport:
         attempts = list(connection.table.values())
         connection.table.clear()
         for attempt in attempts:
-            if connection.has_answered and not self._closed:
+            if connection.has_answered and not attempt.resent and not self._closed:
+                attempt.resent = True
                 attempt.table = None
                 self._wait(attempt)
             elif self._closed:

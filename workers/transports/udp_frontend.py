@@ -37,6 +37,7 @@ class UdpFrontend:
         self._pool = pool
         self._sock = sock
         self._quota = 1
+        self._receive = self._receiver()
         sock.setblocking(False)
         pool.loop.add_reader(sock.fileno(), self._readable)
 
@@ -51,20 +52,21 @@ class UdpFrontend:
         except OSError:
             self._pool.engine.drop("client_gone")
 
-    def _receive(self) -> tuple[bytes, Any]:
-        return self._sock.recvfrom(MAX_DATAGRAM_BYTES)
+    def _receiver(self) -> Callable[[int], tuple[bytes, Any]]:
+        """Return what takes a datagram, given the most bytes, and says where it came from."""
+        return self._sock.recvfrom
 
     def _readable(self) -> None:
         # The quota follows the size of recent batches: a lone datagram is not followed by a call
         # that only says there is no other (the loop would call again if there were).
         pool = self._pool
         engine = pool.engine
-        receive: Callable[[], tuple[bytes, Any]] = self._receive
+        receive = self._receive
         quota = self._quota
         taken = 0
         while taken < quota:
             try:
-                wire, address = receive()
+                wire, address = receive(MAX_DATAGRAM_BYTES)
             except BlockingIOError:
                 quota = 0
                 break
@@ -98,10 +100,13 @@ class WildcardUdpFrontend(UdpFrontend):
         except OSError:
             self._pool.engine.drop("client_gone")
 
-    def _receive(self) -> tuple[bytes, Any]:
-        wire, ancillary, _, client = self._sock.recvmsg(MAX_DATAGRAM_BYTES, ANCILLARY_BYTES)
-        asked = [(level, kind, _as_source(level, data)) for level, kind, data in ancillary]
-        return wire, (client, asked)
+    def _receiver(self) -> Callable[[int], tuple[bytes, Any]]:
+        def receive(most_bytes: int) -> tuple[bytes, Any]:
+            wire, ancillary, _, client = self._sock.recvmsg(most_bytes, ANCILLARY_BYTES)
+            asked = [(level, kind, _as_source(level, data)) for level, kind, data in ancillary]
+            return wire, (client, asked)
+
+        return receive
 
 
 def _as_source(level: int, pktinfo: bytes) -> bytes:

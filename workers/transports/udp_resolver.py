@@ -7,11 +7,11 @@ back as ECONNREFUSED). Its source port is chosen by the kernel, its IDs are rand
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from workers.engine.health import State
 from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
 from workers.transports.faults import PACKET_ERRNOS, RESOLVER_ERRNOS, Backoff
@@ -19,6 +19,8 @@ from workers.transports.stream_resolver import StreamTransport
 
 if TYPE_CHECKING:
     from workers.pool import Pool
+
+log = logging.getLogger(__name__)
 
 BATCH: Final = 64
 """Datagrams taken from a socket before others get their turn."""
@@ -38,8 +40,7 @@ REFUSED_IN_A_ROW: Final = 16
 """After so many closed-port errors without a reply the socket is made anew, with backoff."""
 
 STALE_SOCKET_S: Final = 5.0
-"""A resolver that is down gets a new socket this often: the old one may be bound to a local address
-that is gone, and packets sent from it would vanish."""
+"""A resolver that is down gets a new socket this often."""
 
 
 class UdpTransport:
@@ -49,6 +50,7 @@ class UdpTransport:
         self._pool = pool
         self._resolver = resolver
         self._sockets: list[UdpSocket] = []
+        self._current: UdpSocket | None = None
         self._backoff = Backoff(0.1, 5.0)
         self._reopen: asyncio.TimerHandle | None = None
         self._opened_at = 0.0
@@ -58,30 +60,20 @@ class UdpTransport:
 
     def send(self, attempt: Attempt) -> None:
         """Send an attempt; a failure goes back to the engine at once."""
-        if attempt.over_stream:
-            if self._tcp is None:
-                self._tcp = StreamTransport(self._pool, self._resolver)
-            self._tcp.send(attempt)
-            return
-        sockets = self._sockets
-        if not sockets:
-            self._pool.engine.unsent(monotonic(), attempt)
-            return
-        if (
-            self._resolver.state is State.DOWN
-            and monotonic() - self._opened_at > STALE_SOCKET_S
-            and not self._renew()
-        ):
-            self._pool.engine.unsent(monotonic(), attempt)
-            return
-        udp_socket = sockets[-1]
-        if len(udp_socket.table) >= IDS_PER_SOCKET:
-            roomy = self._with_room()
-            if roomy is None:
-                self._pool.engine.unsent(monotonic(), attempt)
-                return
-            udp_socket = roomy
-        udp_socket.send(attempt)
+        udp_socket = self._current
+        if udp_socket is None or attempt.over_stream or len(udp_socket.table) >= IDS_PER_SOCKET:
+            self._send_another_way(attempt)
+        else:
+            udp_socket.send(attempt)
+
+    def renew(self) -> None:
+        """Make the socket anew, for a resolver that is down.
+
+        The old one may be bound to a local address that is gone, and packets sent from it vanish.
+        """
+        if self._current is not None and monotonic() - self._opened_at > STALE_SOCKET_S:
+            self._drop_sockets()
+            self._open()
 
     def close(self) -> None:
         """Close every socket; attempts that are still open go elsewhere."""
@@ -94,6 +86,7 @@ class UdpTransport:
     def replied(self) -> None:
         """Something came back: the port is open."""
         self._refused_in_a_row = 0
+        self._backoff.reset()
 
     def refused(self, table: dict[bytes, Attempt]) -> None:
         """The port is closed: what is open on the socket fails, and goes elsewhere at once."""
@@ -121,37 +114,48 @@ class UdpTransport:
 
     def _open(self) -> None:
         try:
-            self._sockets.append(UdpSocket(self._pool, self._resolver, self))
+            self._current = UdpSocket(self._pool, self._resolver, self)
         except OSError as error:
             self.broken(error)
             return
+        self._sockets.append(self._current)
         self._opened_at = monotonic()
-        self._backoff.reset()
         self._pool.fault(self._resolver, "")
         self._pool.engine.set_usable(self._resolver, True)
 
-    def _renew(self) -> bool:
-        self._drop_sockets()
-        self._open()
-        return bool(self._sockets)
+    def _send_another_way(self, attempt: Attempt) -> None:
+        """Send over TCP what must go there, or over a socket with free IDs."""
+        if attempt.over_stream:
+            if self._tcp is None:
+                self._tcp = StreamTransport(self._pool, self._resolver)
+            self._tcp.send(attempt)
+            return
+        roomy = self._with_room()
+        if roomy is None:
+            self._pool.engine.unsent(monotonic(), attempt)
+        else:
+            self._current = roomy
+            roomy.send(attempt)
 
     def _with_room(self) -> UdpSocket | None:
-        """Move a socket with free IDs to the end, or open one more."""
+        """Return the socket with the most free IDs, or one more if none has many; None if full."""
         sockets = self._sockets
-        roomiest = min(range(len(sockets)), key=lambda position: len(sockets[position].table))
-        if len(sockets[roomiest].table) < IDS_PER_SOCKET // 2 or len(sockets) >= MAX_SOCKETS:
-            sockets.append(sockets.pop(roomiest))
-        else:
+        if not sockets:
+            return None
+        roomiest = min(sockets, key=lambda udp_socket: len(udp_socket.table))
+        if len(roomiest.table) > IDS_PER_SOCKET // 2 and len(sockets) < MAX_SOCKETS:
             try:
-                sockets.append(UdpSocket(self._pool, self._resolver, self))
-            except OSError:
-                sockets.append(sockets.pop(roomiest))
-        return sockets[-1] if len(sockets[-1].table) < IDS_PER_SOCKET else None
+                roomiest = UdpSocket(self._pool, self._resolver, self)
+                sockets.append(roomiest)
+            except OSError as error:
+                log.info("%s: no further socket: %s", self._resolver.name, error)
+        return roomiest if len(roomiest.table) < IDS_PER_SOCKET else None
 
     def _drop_sockets(self) -> None:
         now = monotonic()
         sockets = self._sockets
         self._sockets = []
+        self._current = None
         for udp_socket in sockets:
             udp_socket.close()
             for attempt in list(udp_socket.table.values()):
@@ -161,7 +165,7 @@ class UdpTransport:
 class UdpSocket:
     """One connected socket; `table` holds its open attempts by ID."""
 
-    __slots__ = ("_fd_sock", "_owner", "_pool", "_recv", "_send", "table")
+    __slots__ = ("_draw", "_fd_sock", "_owner", "_pool", "_recv", "_send", "table")
 
     def __init__(self, pool: Pool, resolver: Resolver, owner: UdpTransport) -> None:
         self._pool = pool
@@ -180,11 +184,12 @@ class UdpSocket:
         self._fd_sock = sock
         self._recv = sock.recv
         self._send = sock.send
+        self._draw = pool.ids.draw
 
     def send(self, attempt: Attempt) -> None:
         """Send an attempt under an ID of this socket."""
         table = self.table
-        drawn = self._pool.ids.draw(table)
+        drawn = self._draw(table)
         attempt.id = drawn
         attempt.table = table
         table[drawn] = attempt
@@ -218,6 +223,12 @@ class UdpSocket:
         if error.errno not in PACKET_ERRNOS:
             self._owner.broken(error)
 
+    def _listen_again(self) -> None:
+        """libuv, and so uvloop, stops watching a descriptor that reported an error (uv_poll_t)."""
+        loop = self._pool.loop
+        loop.remove_reader(self._fd_sock.fileno())
+        loop.add_reader(self._fd_sock.fileno(), self._readable)
+
     def _readable(self) -> None:
         pool = self._pool
         recv = self._recv
@@ -228,13 +239,18 @@ class UdpSocket:
             try:
                 wire = recv(MAX_DATAGRAM_BYTES)
             except BlockingIOError:
+                if not received:
+                    self._listen_again()  # woken by an error that a sending has taken away
                 break
             except OSError as error:
-                if error.errno in RESOLVER_ERRNOS:
-                    self._owner.refused(table)
-                    continue
-                self._owner.broken(error)
-                break
+                if error.errno not in RESOLVER_ERRNOS:
+                    self._owner.broken(error)
+                    break
+                self._owner.refused(table)
+                if self._fd_sock.fileno() < 0:
+                    break
+                self._listen_again()
+                continue
             received = True
             query = answer(monotonic(), table, wire)
             if query is not None and query.client is not None:

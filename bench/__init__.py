@@ -1,0 +1,1 @@
+"""Benchmarks of the relay against real programs on this machine."""

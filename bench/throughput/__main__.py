@@ -1,0 +1,169 @@
+"""`python -m bench.throughput`: the relay with 1, 2 and 4 workers and dnsdist, in turns."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.throughput.latency import measure_round_trips
+from bench.throughput.meter import read_cpu, read_memory
+from bench.throughput.report import LatencyRun, LoadRun, MemoryRun, Results
+from bench.throughput.subjects import (
+    DNSDIST,
+    LARGE_ZONE,
+    SMALL_ZONE,
+    Running,
+    Subject,
+    authoritative_servers,
+    question_file,
+    question_wires,
+    relay_with,
+)
+from tests.rig import Address, dnsperf
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+ZONES = {"large": LARGE_ZONE, "small": SMALL_ZONE}
+_WARM_UP_S = 0.5
+_MICRO = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run."""
+
+    rounds: int
+    seconds: float
+    """Of each load."""
+    latency_seconds: float
+    latency_qps: float
+    rate_qps: int | None
+    """Rate of the loads; None for as fast as it goes."""
+    outstanding: int
+    sockets: list[int]
+    replies: list[str]
+
+
+class Bench:
+    """Runs a plan and collects its results."""
+
+    def __init__(self, plan: Plan, workdir: Path, servers: list[Address]) -> None:
+        self.plan = plan
+        self.workdir = workdir
+        self.servers = servers
+        self.files = {reply: question_file(workdir, zone) for reply, zone in ZONES.items()}
+        self.wires = question_wires(LARGE_ZONE)
+
+    def run(self, subjects: list[Subject], results: Results) -> None:
+        """All rounds; every round starts with another subject."""
+        for number in range(self.plan.rounds):
+            turn = number % len(subjects)
+            for subject in subjects[turn:] + subjects[:turn]:
+                print(f"round {number + 1}/{self.plan.rounds}: {subject.name}", file=sys.stderr)
+                with subject.start(self.workdir, self.servers) as running:
+                    self._loads(subject.name, number, running, results)
+                    self._latency(subject.name, number, running, results)
+                    memory = read_memory(running.workers())
+                    results.memories.append(
+                        MemoryRun(subject.name, number, memory.rss_bytes, memory.uss_bytes)
+                    )
+
+    def _loads(self, name: str, number: int, running: Running, results: Results) -> None:
+        plan = self.plan
+        dnsperf(running.address, self.files["large"], seconds=_WARM_UP_S, edns=True)
+        for sockets in plan.sockets:
+            for reply in plan.replies:
+                before = read_cpu(running.processes())
+                load = dnsperf(
+                    running.address,
+                    self.files[reply],
+                    clients=sockets,
+                    outstanding=plan.outstanding,
+                    seconds=plan.seconds,
+                    rate_qps=plan.rate_qps,
+                    edns=True,
+                )
+                used_s = read_cpu(running.processes()).since(before)
+                results.loads.append(
+                    LoadRun(
+                        subject=name,
+                        round=number,
+                        sockets=sockets,
+                        reply=reply,
+                        rate_qps=load.rate_qps,
+                        cpu_us=used_s * _MICRO / load.completed,
+                        lost=load.lost,
+                        query_bytes=load.query_bytes,
+                        reply_bytes=load.reply_bytes,
+                    )
+                )
+
+    def _latency(self, name: str, number: int, running: Running, results: Results) -> None:
+        plan = self.plan
+        direct, through = (
+            measure_round_trips(
+                server, self.wires, rate_qps=plan.latency_qps, seconds=plan.latency_seconds
+            )
+            for server in (self.servers[0], running.address)
+        )
+        results.latencies.append(
+            LatencyRun(
+                subject=name,
+                round=number,
+                rate_qps=plan.latency_qps,
+                direct_p50_us=direct.quantile_s(0.5) * _MICRO,
+                direct_p99_us=direct.quantile_s(0.99) * _MICRO,
+                p50_us=through.quantile_s(0.5) * _MICRO,
+                p99_us=through.quantile_s(0.99) * _MICRO,
+                lost=through.lost,
+            )
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.throughput",
+        description="CPU per query, rate, added latency and memory of the relay, beside dnsdist.",
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round: is it alive?")
+    parser.add_argument("--rounds", type=int, help="rounds to take the medians of (3)")
+    parser.add_argument("--seconds", type=float, help="length of each load (4)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], metavar="N")
+    parser.add_argument(
+        "--rate", type=int, metavar="QPS", help="load at this rate instead of as fast as it goes"
+    )
+    parser.add_argument(
+        "--one-socket", action="store_true", help="only loads from one client socket, as a tunnel"
+    )
+    parser.add_argument("--sockets", type=int, default=50, help="the other number of sockets (50)")
+    parser.add_argument("--reply", choices=("large", "small", "both"), default="both")
+    parser.add_argument("--outstanding", type=int, default=60, help="queries in flight (60)")
+    parser.add_argument("--servers", type=int, default=3, help="authoritative servers (3)")
+    parser.add_argument("--latency-rate", type=float, default=1000.0, metavar="QPS")
+    parser.add_argument("--without-dnsdist", action="store_true")
+    given = parser.parse_args()
+    plan = Plan(
+        rounds=given.rounds or (1 if given.quick else 3),
+        seconds=given.seconds or (2.0 if given.quick else 4.0),
+        latency_seconds=2.0 if given.quick else 5.0,
+        latency_qps=given.latency_rate,
+        rate_qps=given.rate,
+        outstanding=given.outstanding,
+        sockets=[1] if given.one_socket else [1, given.sockets],
+        replies=["large", "small"] if given.reply == "both" else [given.reply],
+    )
+    subjects = [relay_with(count) for count in given.workers]
+    subjects += [] if given.without_dnsdist else [DNSDIST]
+    results = Results(settings=vars(given))
+    with tempfile.TemporaryDirectory(prefix="relay-bench-") as folder:
+        workdir = Path(folder)
+        with authoritative_servers(workdir, given.servers) as servers:
+            Bench(plan, workdir, servers).run(subjects, results)
+    print(results.markdown())
+    print(f"\nEverything measured: {results.write(RESULTS)}")
+
+
+if __name__ == "__main__":
+    main()

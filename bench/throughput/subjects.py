@@ -1,0 +1,91 @@
+"""The programs measured, each started fresh before the same authoritative servers."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.rig import Address, Dnsdist, Nsd, Relay, Zone
+from tests.rig.wire import opt_wire, query_wire
+
+LARGE_ZONE, SMALL_ZONE = "large.bench", "small.bench"
+_LARGE_TEXT_BYTES, _SMALL_TEXT_BYTES = 900, 12
+_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_NAMES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A subject that is up."""
+
+    address: Address
+    processes: Callable[[], list[psutil.Process]]
+    """All its processes: their CPU is what a query costs."""
+    workers: Callable[[], list[psutil.Process]]
+    """Those that carry the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Something to measure, under the name that the tables show."""
+
+    name: str
+    start: Callable[[Path, Sequence[Address]], contextlib.AbstractContextManager[Running]]
+
+
+def relay_with(workers: int, arguments: Sequence[str] = ()) -> Subject:
+    """`relay serve` with this many workers."""
+
+    @contextlib.contextmanager
+    def start(workdir: Path, servers: Sequence[Address]) -> Iterator[Running]:
+        with Relay(servers, workdir=workdir, workers=workers, arguments=arguments) as relay:
+            yield Running(relay.address, relay.family, relay.workers)
+
+    return Subject(f"relay, {workers} worker{'s' if workers > 1 else ''}", start)
+
+
+@contextlib.contextmanager
+def _start_dnsdist(workdir: Path, servers: Sequence[Address]) -> Iterator[Running]:
+    with Dnsdist(servers, workdir=workdir) as dnsdist:
+        yield Running(dnsdist.address, dnsdist.family, dnsdist.family)
+
+
+DNSDIST = Subject("dnsdist", _start_dnsdist)
+
+
+@contextlib.contextmanager
+def authoritative_servers(workdir: Path, count: int) -> Iterator[list[Address]]:
+    """Fast servers that answer any name of the two zones."""
+    zones = [
+        Zone(LARGE_ZONE, wildcard_text_bytes=_LARGE_TEXT_BYTES),
+        Zone(SMALL_ZONE, wildcard_text_bytes=_SMALL_TEXT_BYTES),
+    ]
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(Nsd(zones, workdir=workdir, edns_size_bytes=4096)).address
+            for _ in range(count)
+        ]
+
+
+def tunnel_names(zone: str) -> list[str]:
+    """Names as a tunnel makes them: never twice the same; the questions come to 53-70 bytes."""
+    draw = random.Random(7)
+    sizes = [draw.randint(53, 70) - 12 - 4 - 11 - 1 - 1 - len(zone) - 1 for _ in range(_NAMES)]
+    return ["".join(draw.choices(_LETTERS, k=size)) + "." + zone for size in sizes]
+
+
+def question_file(workdir: Path, zone: str) -> Path:
+    """The names for dnsperf."""
+    path = workdir / f"{zone}.questions"
+    path.write_text("".join(f"{name} TXT\n" for name in tunnel_names(zone)))
+    return path
+
+
+def question_wires(zone: str) -> list[bytes]:
+    """The same questions as messages."""
+    return [query_wire(name, opt=opt_wire(4096)) for name in tunnel_names(zone)]

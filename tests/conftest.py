@@ -1,0 +1,38 @@
+"""Fixtures for tests with real programs: a folder for their logs, and the logs on failure."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig.process import forget_ended, log_tail, logs_to_show, stop_everything
+
+
+@pytest.fixture
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for one test's programs, with a path short enough for a Unix socket in it."""
+    return tmp_path_factory.mktemp("w")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of every program's log under a failed test."""
+    report = yield
+    if report.failed:
+        for name, path in logs_to_show():
+            report.sections.append((f"log of {name}: {path}", log_tail(path)))
+    elif report.when == "teardown":
+        forget_ended()
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_program_left_behind() -> Iterator[None]:
+    """A session that leaves programs running is at fault, and leaves none running."""
+    yield
+    left = stop_everything()
+    assert not left, f"programs still running at the end: {', '.join(left)}"

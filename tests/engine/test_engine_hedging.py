@@ -1,0 +1,213 @@
+"""Late queries: when they are tried elsewhere too, where, and when they are left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared import layout
+from tests.engine.driver import Driver, Script, answers, is_closed, is_silent, loses, refuses
+from workers.engine.health import State
+from workers.engine.pending import COPY, FIRST, HEDGE, RETRY
+
+# 20 ms with a mean deviation of 5 ms: an attempt is late after 40 ms.
+RTO_S = 0.040
+SLOT_S = 0.0041
+
+
+def test_hedge_goes_out_at_the_retransmission_time_and_not_before() -> None:
+    driver = Driver("a", "b")
+    asked = driver.ask()
+    began = driver.now
+    driver.until(began + RTO_S - 0.001)
+    assert len(driver.sent) == 1
+    driver.until(began + RTO_S + SLOT_S)
+    first, hedge = driver.sent
+    assert (hedge.name, hedge.kind) == ("b", HEDGE)
+    assert hedge.at - began == pytest.approx(RTO_S + SLOT_S / 2, abs=SLOT_S / 2)
+    assert not first.attempt.closed
+    assert asked.replies == []
+    driver.advance(0.02)
+    assert driver.board.pool_total(0, layout.POOL_HEDGES) == 1
+    assert driver.board.pool_total(0, layout.POOL_RETRIES) == 0
+
+
+def test_hedge_is_spared_by_an_answer_in_time() -> None:
+    driver = Driver("a", "b")
+    driver.play("a", answers(0.039))
+    driver.ask()
+    driver.advance(1.0)
+    assert len(driver.sent) == 1
+
+
+def test_hedge_leaves_the_first_attempt_open_until_per_attempt() -> None:
+    driver = Driver("a", "b")
+    driver.play("b", answers(0.020))
+    asked = driver.ask()
+    driver.advance(1.990)
+    assert not driver.sent[0].attempt.closed
+    driver.sent[0].answer()
+    assert len(asked.replies) == 2
+
+
+def test_hedge_of_a_hedge_follows_when_it_is_late_too() -> None:
+    driver = Driver("a", "b", "c", "d")
+    driver.ask()
+    driver.advance(0.2)
+    assert [(sent.name, sent.kind) for sent in driver.sent] == [
+        ("a", FIRST),
+        ("b", HEDGE),
+        ("c", HEDGE),
+        ("d", HEDGE),
+    ]
+
+
+def test_hedge_with_one_resolver_only_is_not_sent_to_it_again() -> None:
+    driver = Driver("a")
+    driver.ask()
+    driver.advance(1.9)
+    assert len(driver.sent) == 1
+
+
+def test_hedge_before_anything_is_known_of_the_resolver_waits_a_second() -> None:
+    driver = Driver("a", "b", state=State.FRESH)
+    driver.ask()
+    driver.advance(0.990)
+    assert len(driver.sent) == 1
+    driver.advance(0.020)
+    assert len(driver.sent) == 2
+
+
+def test_hedge_from_a_healthy_resolver_goes_only_to_one_about_as_fast() -> None:
+    driver = Driver("near", "far")
+    driver.play("near", answers(0.020))
+    driver.play("far", answers(0.300))
+    driver.traffic(rate_qps=20, seconds=3.0)
+    assert driver.states == {"near": State.IN_USE, "far": State.ASIDE}
+    driver.play("near", answers(1.0))  # held at the server, not lost
+    driver.sent.clear()
+    driver.ask()
+    driver.advance(0.9)
+    assert driver.shares(HEDGE) == {}
+
+
+def test_hedge_from_a_losing_resolver_may_go_to_any() -> None:
+    driver = Driver("near", "far", down_after=1000)
+    driver.play("near", answers(0.020))
+    driver.play("far", answers(0.300))
+    driver.traffic(rate_qps=20, seconds=12.0)
+    driver.play("near", loses(0.4, 0.020))
+    driver.traffic(rate_qps=20, seconds=4.0)
+    assert driver.states == {"near": State.IN_USE, "far": State.ASIDE}
+    assert driver.word("near", layout.RESOLVER_LOSING) == 1
+    assert [sent for sent in driver.sent_to("far", HEDGE) if sent.at > driver.now - 1.0]
+
+
+def test_hedge_of_a_profile_that_suffers_from_copies_stays_out() -> None:
+    driver = Driver("a", "b", hedge_only_losing=True)
+    driver.play("a", answers(1.0))
+    driver.play("b", answers(1.0))
+    driver.ask()
+    driver.advance(1.9)
+    assert len(driver.sent) == 1
+
+
+def test_hedge_of_such_a_profile_goes_out_from_a_resolver_that_loses() -> None:
+    # Both lose alike, so neither is set aside: only the loss itself can be the reason.
+    driver = Driver("a", "b", hedge_only_losing=True, down_after=1000)
+    driver.play("a", loses(0.3, 0.020, seed=1))
+    driver.play("b", loses(0.3, 0.020, seed=2))
+    driver.traffic(rate_qps=50, seconds=10.0)
+    assert driver.word("a", layout.RESOLVER_LOSING) == 1
+    recent = [s for s in driver.sent if s.kind == HEDGE and s.at > driver.now - 2.0]
+    assert recent
+
+
+def test_losing_is_seen_by_every_worker_without_a_change_of_state() -> None:
+    driver = Driver("a", workers=2, down_after=1000)
+    driver.play("a", loses(0.4, 0.020))
+    driver.traffic(rate_qps=50, seconds=5.0)
+    assert driver.state("a") is State.IN_USE
+    assert driver.word("a", layout.RESOLVER_LOSING) == 1
+    assert [driver.resolver("a", worker).losing for worker in (0, 1)] == [True, True]
+
+
+def test_hedge_under_lowest_latency_goes_to_the_next_that_is_about_as_fast() -> None:
+    driver = Driver("a", "b", load_balance="lowest_latency")
+    driver.play("b", answers(0.021))
+    driver.ask()  # the other one's trial
+    driver.advance(0.1)
+    driver.sent.clear()
+    asked = driver.ask()
+    driver.advance(0.1)
+    assert [(sent.name, sent.kind) for sent in driver.sent] == [("a", FIRST), ("b", HEDGE)]
+    assert len(asked.replies) == 1
+
+
+def test_hedge_of_a_query_that_is_answered_already_is_not_sent() -> None:
+    driver = Driver("a", "b", "c")
+    driver.ask()
+    driver.advance(RTO_S + SLOT_S)
+    driver.last.answer()
+    driver.advance(1.0)
+    assert len(driver.sent) == 2
+
+
+# -- copies of live queries for a resolver that is down ------------------------------------------
+
+
+def _with_one_down(**settings: object) -> Driver:
+    """A pool of `a` and `b`, 20 ms away, and `dead`, which is down and stays silent."""
+    driver = Driver("a", "b", "dead", **settings)  # type: ignore[arg-type]
+    driver.play("a", answers(0.020))
+    driver.play("b", answers(0.020))
+    driver.play("dead", is_closed())
+    driver.traffic(rate_qps=50, seconds=1.0)
+    assert driver.state("dead") is State.DOWN
+    driver.play("dead", is_silent)
+    driver.advance(5.0)
+    driver.sent.clear()
+    return driver
+
+
+def test_copy_to_a_down_resolver_goes_out_once_a_second_while_there_is_traffic() -> None:
+    driver = _with_one_down()
+    asked = driver.traffic(rate_qps=100, seconds=10.0)
+    assert 9 <= len(driver.sent_to("dead", COPY)) <= 11
+    assert len(driver.sent_to("dead")) == len(driver.sent_to("dead", COPY))
+    assert {len(each.replies) for each in asked if each.at < driver.now - 0.1} == {1}
+
+
+def test_copy_that_is_late_is_no_reason_to_send_the_query_elsewhere() -> None:
+    driver = _with_one_down(hedge_only_losing=True)
+    driver.play("a", answers(1.9))  # held polls
+    driver.play("b", answers(1.9))
+    driver.traffic(rate_qps=10, seconds=10.0)
+    assert driver.sent_to("dead", COPY)
+    assert driver.shares(HEDGE) == {}
+
+
+@pytest.mark.parametrize("how", [is_closed(), refuses()], ids=["closed", "refuses"])
+def test_copy_that_fails_causes_no_other_sending_while_the_first_is_open(how: Script) -> None:
+    driver = _with_one_down(hedge_only_losing=True)
+    driver.play("dead", how)
+    for name in "ab":
+        driver.play(name, answers(0.5))  # as long as a tunnel's server holds a poll
+    asked = driver.ask()
+    driver.advance(1.0)
+    assert driver.shares(COPY) == {"dead": 1}
+    assert driver.shares(RETRY) == {}
+    assert len(asked.replies) == 1
+
+
+def test_copy_carries_the_query_when_its_first_sending_fails() -> None:
+    driver = Driver("a", "dead")
+    driver.play("a", answers(0.020))
+    driver.play("dead", is_closed())
+    driver.traffic(rate_qps=50, seconds=1.0)
+    assert driver.state("dead") is State.DOWN
+    driver.play("dead", answers(0.100))
+    driver.play("a", refuses())
+    driver.advance(1.5)
+    asked = driver.ask()
+    driver.advance(0.5)
+    assert [reply[3] & 0x0F for reply in asked.replies] == [0]
