@@ -37,7 +37,6 @@ WORKER_WORDS: Final = 16
 WORKER_HEARTBEAT_AT: Final = 0  # the worker, at every tick
 WORKER_VERDICTS_EPOCH: Final = 1  # the worker, when a verdict of its shard changed
 WORKER_LIVING: Final = 2  # the supervisor: 1 while a process serves this index
-WORKER_QUERIES: Final = 3  # the worker: datagrams and framed messages taken from clients
 
 # One ring for every worker: the slots whose counters it published, so that keepers look at nothing
 # else. Writer: the worker.

@@ -151,8 +151,9 @@ def test_tcp_client_that_never_reads_is_closed_with_memory_bounded_and_others_se
         dropped = settled_pool(relay)["dropped"]
     print(f"\nslow reader: worker grew by {(peak - before) >> 10} KiB at most, {dropped}")
     assert dropped["client_slow"] == 1
-    # 30 MB were asked for. 4 MiB may be held; copies on their way and the resolver's side as much.
-    assert peak - before < 16 << 20
+    # 30 MB were asked for. 4 MiB may be held for the client; as much again is on its way through
+    # the buffers of the resolver's side at times, and an allocator does not give back all at once.
+    assert peak - before < 24 << 20
 
 
 def test_tcp_client_that_reads_slowly_gets_everything(workdir: Path) -> None:

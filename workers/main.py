@@ -122,6 +122,9 @@ class Worker:
             async with asyncio.timeout(deadline_s):
                 for pool in self._pools.values():
                     await pool.idle()
+                for pool in self._pools.values():
+                    for frontend in pool.frontends:
+                        await frontend.emptied()
         for pool in self._pools.values():
             pool.close()
         self._channel.send({"op": "drained"})

@@ -36,6 +36,9 @@ class Frontend(Protocol):
     def close(self) -> None:
         """Take no more queries. Replies to those in flight still leave."""
 
+    async def emptied(self) -> None:
+        """Wait until every reply that was written has left."""
+
 
 class Pool:
     """The shell of one pool. `engine` decides, the transports and frontends send."""

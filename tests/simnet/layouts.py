@@ -44,7 +44,9 @@ def goodput(
     layout: str, *, seed: int, workers: int = 1, first_only: bool = False, run_s: float = 20.0
 ) -> float:
     """Bytes per second that the download gets over a layout, the first five seconds aside."""
-    alone = {"duplicate": 1} if first_only else {}  # nobody makes copies for a tunnel by itself
+    alone: dict[str, Any] = (
+        {"duplicate": 1} if first_only else {}
+    )  # nobody makes copies for a tunnel by itself
     with Net(seed=seed, workers=workers, tunnel="dnstt", **alone) as net:
         build(net, layout, first_only)
         net.run(run_s)

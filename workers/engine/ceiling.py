@@ -41,7 +41,12 @@ QUIET_FLOOR: Final = 0.7
 """After a quiet spell one refusal leaves at least this share of the ceiling."""
 
 FIRST_ANSWERS: Final = 10
-"""A refusal before so many answers counts as if there had been so many in one second."""
+"""A refusal before so many answers counts as if there had been so many in one second. Losses never
+lower the ceiling beneath this rate: a tunnel that is idle asks less, and has no rate to learn from.
+"""
+
+LOSSES: Final = 3
+"""Losses within the window that say something; fewer are chance."""
 
 UNHELD_S: Final = 3.0
 """A ceiling that has kept no query back for this long is removed."""
@@ -205,6 +210,8 @@ class Ceiling:
         self.qps = min(self.qps, ceiling)
 
     def _lower_after_loss(self, now: float) -> None:
+        if self._window_lost < LOSSES:
+            return
         share = self._window_lost / (self._window_lost + self._window_answered)
         if self._loss_before:
             # What the last lowering brought is not known yet; these losses are from before it.
@@ -216,7 +223,7 @@ class Ceiling:
         self._lowered_at = now
         self._proof_answered = 0
         self._proof_lost = 0
-        ceiling = max(self.rate(now) * LOSS_FACTOR, MIN_CEILING_QPS)
+        ceiling = max(self.rate(now), float(FIRST_ANSWERS)) * LOSS_FACTOR
         self.qps = min(self.qps or ceiling, ceiling)
         self._held_at = now
 

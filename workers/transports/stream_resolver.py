@@ -170,7 +170,6 @@ class StreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand the messages that are complete to the engine."""
-        self._silent_since = 0.0
         now = monotonic()
         answer = self._pool.engine.answer
         table = self.table
@@ -179,12 +178,16 @@ class StreamConnection(asyncio.Protocol):
             query = answer(now, table, message)
             if len(table) < before:
                 self.has_answered = True
+                self._silent_since = now if table else 0.0
             if query is not None and query.client is not None:
                 query.client.reply(query)
         self._pool.flush()
 
     def stalled(self, now: float) -> bool:
-        """Tell whether it is of no more use: gone, or silent since a query of long ago."""
+        """Tell whether it is of no more use: gone, or without an answer since long ago.
+
+        Bytes alone prove nothing: once a length is wrong, all that follows is swallowed by it.
+        """
         if self._transport is None or self._transport.is_closing():
             return True
         silent_since = self._silent_since

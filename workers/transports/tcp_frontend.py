@@ -24,6 +24,9 @@ MAX_IN_FLIGHT: Final = 512
 MAX_HELD_BYTES: Final = 4 << 20
 """Reply bytes held for one client; one that lets more pile up is closed."""
 
+BACKLOG: Final = 1_024
+"""Connections that wait to be accepted; asyncio's own default would cut the supervisor's to 100."""
+
 SWEEP_S: Final = 1.0
 """How often idle connections are looked for."""
 
@@ -35,6 +38,7 @@ class TcpFrontend:
         self._pool = pool
         self._server = server
         self._connections: set[TcpConnection] = set()
+        self._emptied: asyncio.Future[None] | None = None
         self._sweep = pool.loop.call_later(SWEEP_S, self._on_sweep)
 
     @classmethod
@@ -42,7 +46,7 @@ class TcpFrontend:
         """Accept connections on a bound socket."""
         frontend: TcpFrontend
         server = await pool.loop.create_server(
-            lambda: TcpConnection(pool, frontend), sock=sock, start_serving=False
+            lambda: TcpConnection(pool, frontend), sock=sock, backlog=BACKLOG, start_serving=False
         )
         frontend = cls(pool, server)
         await server.start_serving()
@@ -55,6 +59,12 @@ class TcpFrontend:
         for connection in list(self._connections):
             connection.stop_reading()
 
+    async def emptied(self) -> None:
+        """Wait until every connection is closed: what was written to its client has then left."""
+        if self._connections:
+            self._emptied = self._pool.loop.create_future()
+            await self._emptied
+
     def joined(self, connection: TcpConnection) -> bool:
         """Take in a new connection, or say that there are too many."""
         if len(self._connections) >= self._pool.engine.settings.max_connections:
@@ -66,6 +76,8 @@ class TcpFrontend:
     def left(self, connection: TcpConnection) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
+        if self._emptied is not None and not self._connections and not self._emptied.done():
+            self._emptied.set_result(None)
 
     def _on_sweep(self) -> None:
         now = monotonic()
@@ -127,6 +139,7 @@ class TcpConnection(asyncio.Protocol):
             return
         else:
             transport.write(frame(query.reply))
+        query.reply = b""  # the timing wheel holds the query for a while yet
         if self._unread and self._in_flight < MAX_IN_FLIGHT:
             unread, self._unread = self._unread, []
             self._take(unread)

@@ -45,6 +45,9 @@ class UdpFrontend:
         """Take no more queries; the socket stays open for the replies."""
         self._pool.loop.remove_reader(self._sock.fileno())
 
+    async def emptied(self) -> None:
+        """Return at once: a datagram leaves when it is written, or never."""
+
     def reply(self, query: Query) -> None:
         """Send a reply; a client that is gone is counted."""
         try:

@@ -206,6 +206,7 @@ class UdpSocket:
 
     def _send_failed(self, attempt: Attempt, message: bytes, error: OSError) -> None:
         if error.errno in RESOLVER_ERRNOS:
+            self._listen_again()  # the loop may have noticed the error that this call took away
             # The error belongs to an earlier packet, this one has not left: it tries once more.
             others = {key: value for key, value in self.table.items() if value is not attempt}
             self._owner.refused(others)
@@ -239,8 +240,6 @@ class UdpSocket:
             try:
                 wire = recv(MAX_DATAGRAM_BYTES)
             except BlockingIOError:
-                if not received:
-                    self._listen_again()  # woken by an error that a sending has taken away
                 break
             except OSError as error:
                 if error.errno not in RESOLVER_ERRNOS:
