@@ -18,6 +18,7 @@ from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
 from workers.settings import ResolverEntry
 from workers.transports.ids import RandomIds
+from workers.transports.poller import Poller
 from workers.transports.stream_resolver import StreamTransport
 from workers.transports.udp_resolver import UdpTransport
 
@@ -49,6 +50,7 @@ class Pool:
         self.loop = loop
         self.engine = engine
         self.ids = RandomIds()
+        self.poller = Poller(loop, self.flush)
         self.frontends: list[Frontend] = []
         self._report_fault = report_fault
         self._faults: dict[int, str] = {}
@@ -72,6 +74,7 @@ class Pool:
             frontend.close()
         for resolver in self.engine.resolvers:
             resolver.transport.close()
+        self.poller.close()
         self.engine.tick(monotonic())
 
     async def idle(self) -> None:

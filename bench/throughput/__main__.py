@@ -18,6 +18,7 @@ from bench.throughput.subjects import (
     Running,
     Subject,
     authoritative_servers,
+    one_server,
     question_file,
     question_wires,
     relay_with,
@@ -132,6 +133,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="length of each load (4)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], metavar="N")
     parser.add_argument(
+        "--resolvers",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="one worker over pools of so many resolvers, instead of the other subjects",
+    )
+    parser.add_argument(
         "--rate", type=int, metavar="QPS", help="load at this rate instead of as fast as it goes"
     )
     parser.add_argument(
@@ -154,12 +162,19 @@ def main() -> None:
         sockets=[1] if given.one_socket else [1, given.sockets],
         replies=["large", "small"] if given.reply == "both" else [given.reply],
     )
-    subjects = [relay_with(count) for count in given.workers]
-    subjects += [] if given.without_dnsdist else [DNSDIST]
+    if given.resolvers:
+        subjects = [relay_with(1, resolvers) for resolvers in given.resolvers]
+    else:
+        subjects = [relay_with(count) for count in given.workers]
+        subjects += [] if given.without_dnsdist else [DNSDIST]
     results = Results(settings=vars(given))
     with tempfile.TemporaryDirectory(prefix="relay-bench-") as folder:
         workdir = Path(folder)
-        with authoritative_servers(workdir, given.servers) as servers:
+        with (
+            one_server(workdir, max(given.resolvers))
+            if given.resolvers
+            else authoritative_servers(workdir, given.servers)
+        ) as servers:
             Bench(plan, workdir, servers).run(subjects, results)
     print(results.markdown())
     print(f"\nEverything measured: {results.write(RESULTS)}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.rig import Address, Dnsdist, Nsd, Relay, Zone
+from tests.rig.net import free_address
 from tests.rig.wire import opt_wire, query_wire
 
 LARGE_ZONE, SMALL_ZONE = "large.bench", "small.bench"
@@ -38,15 +39,16 @@ class Subject:
     start: Callable[[Path, Sequence[Address]], contextlib.AbstractContextManager[Running]]
 
 
-def relay_with(workers: int, arguments: Sequence[str] = ()) -> Subject:
-    """`relay serve` with this many workers."""
+def relay_with(workers: int, resolvers: int | None = None) -> Subject:
+    """`relay serve` with this many workers, over so many of the servers or over all."""
 
     @contextlib.contextmanager
     def start(workdir: Path, servers: Sequence[Address]) -> Iterator[Running]:
-        with Relay(servers, workdir=workdir, workers=workers, arguments=arguments) as relay:
+        with Relay(servers[:resolvers], workdir=workdir, workers=workers) as relay:
             yield Running(relay.address, relay.family, relay.workers)
 
-    return Subject(f"relay, {workers} worker{'s' if workers > 1 else ''}", start)
+    name = f"relay, {workers} worker{'s' if workers > 1 else ''}"
+    return Subject(f"{name}, {resolvers:,} resolvers" if resolvers else name, start)
 
 
 @contextlib.contextmanager
@@ -58,18 +60,29 @@ def _start_dnsdist(workdir: Path, servers: Sequence[Address]) -> Iterator[Runnin
 DNSDIST = Subject("dnsdist", _start_dnsdist)
 
 
+_ZONES = [
+    Zone(LARGE_ZONE, wildcard_text_bytes=_LARGE_TEXT_BYTES),
+    Zone(SMALL_ZONE, wildcard_text_bytes=_SMALL_TEXT_BYTES),
+]
+
+
 @contextlib.contextmanager
 def authoritative_servers(workdir: Path, count: int) -> Iterator[list[Address]]:
     """Fast servers that answer any name of the two zones."""
-    zones = [
-        Zone(LARGE_ZONE, wildcard_text_bytes=_LARGE_TEXT_BYTES),
-        Zone(SMALL_ZONE, wildcard_text_bytes=_SMALL_TEXT_BYTES),
-    ]
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(Nsd(zones, workdir=workdir, edns_size_bytes=4096)).address
+            stack.enter_context(Nsd(_ZONES, workdir=workdir, edns_size_bytes=4096)).address
             for _ in range(count)
         ]
+
+
+@contextlib.contextmanager
+def one_server(workdir: Path, addresses: int) -> Iterator[list[Address]]:
+    """One fast server on many addresses: as many resolvers, without as many processes."""
+    port = free_address().port
+    hosts = [Address(f"127.1.{n // 250}.{1 + n % 250}", port) for n in range(addresses)]
+    with Nsd(_ZONES, workdir=workdir, edns_size_bytes=4096, addresses=hosts):
+        yield hosts
 
 
 def tunnel_names(zone: str) -> list[str]:

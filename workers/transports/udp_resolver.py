@@ -55,6 +55,7 @@ class UdpTransport:
         self._reopen: asyncio.TimerHandle | None = None
         self._opened_at = 0.0
         self._refused_in_a_row = 0
+        self.suspect = False
         self._tcp: StreamTransport | None = None
         self._open()
 
@@ -85,6 +86,7 @@ class UdpTransport:
 
     def replied(self) -> None:
         """Something came back: the port is open."""
+        self.suspect = False
         self._refused_in_a_row = 0
         self._backoff.reset()
 
@@ -94,6 +96,7 @@ class UdpTransport:
         engine = self._pool.engine
         for attempt in list(table.values()):
             engine.failed(now, attempt)
+        self.suspect = True
         self._refused_in_a_row += 1
         if self._refused_in_a_row >= REFUSED_IN_A_ROW:
             self._refused_in_a_row = 0
@@ -102,6 +105,7 @@ class UdpTransport:
     def broken(self, error: OSError) -> None:
         """A socket is no good any more: make it anew after a while."""
         self._pool.fault(self._resolver, f"{error.strerror or error}; opening a new socket")
+        self.suspect = True
         self._drop_sockets()
         self._pool.engine.set_usable(self._resolver, False)
         if self._reopen is None:
@@ -177,7 +181,7 @@ class UdpSocket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             sock.connect((entry.host, entry.port))
-            pool.loop.add_reader(sock.fileno(), self._readable)
+            pool.poller.add(sock.fileno(), self._readable)
         except BaseException:
             sock.close()
             raise
@@ -201,12 +205,11 @@ class UdpSocket:
 
     def close(self) -> None:
         """Close the socket. Its open attempts are the caller's."""
-        self._pool.loop.remove_reader(self._fd_sock.fileno())
+        self._pool.poller.remove(self._fd_sock.fileno())
         self._fd_sock.close()
 
     def _send_failed(self, attempt: Attempt, message: bytes, error: OSError) -> None:
         if error.errno in RESOLVER_ERRNOS:
-            self._listen_again()  # the loop may have noticed the error that this call took away
             # The error belongs to an earlier packet, this one has not left: it tries once more.
             others = {key: value for key, value in self.table.items() if value is not attempt}
             self._owner.refused(others)
@@ -223,12 +226,6 @@ class UdpSocket:
         self._pool.engine.unsent(monotonic(), attempt)
         if error.errno not in PACKET_ERRNOS:
             self._owner.broken(error)
-
-    def _listen_again(self) -> None:
-        """libuv, and so uvloop, stops watching a descriptor that reported an error (uv_poll_t)."""
-        loop = self._pool.loop
-        loop.remove_reader(self._fd_sock.fileno())
-        loop.add_reader(self._fd_sock.fileno(), self._readable)
 
     def _readable(self) -> None:
         pool = self._pool
@@ -248,7 +245,6 @@ class UdpSocket:
                 self._owner.refused(table)
                 if self._fd_sock.fileno() < 0:
                     break
-                self._listen_again()
                 continue
             received = True
             query = answer(monotonic(), table, wire)
@@ -256,6 +252,5 @@ class UdpSocket:
                 query.client.reply(query)
             if not table:
                 break  # nothing more is expected: spare the call that would say so
-        if received:
+        if received and self._owner.suspect:
             self._owner.replied()
-        pool.flush()
