@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import resource
+import select
 import signal
 import time
 from collections import deque
@@ -35,6 +36,7 @@ from relay.endpoints import ListenAddress, ip_of
 from relay.listeners import Listeners
 from relay.notify import Notifier
 from relay.roster import Roster, slots_for
+from relay.state_log import LOOK_S, StateLog
 from relay.supervisor import (
     Action,
     Announce,
@@ -87,6 +89,7 @@ class Relay:
         self._faults: dict[int, dict[int, str]] = {}
         self._started_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
+        self._next_look: asyncio.TimerHandle | None = None
         self._queue: deque[Action] = deque()
         self._carrying_out = False
         self._board: Board
@@ -222,11 +225,14 @@ class Relay:
             # Slow to import, and the workers are on their way meanwhile.
             from relay.control.app import make_app, serve_app
 
+            self._look_at_states(StateLog(self._board))
             runner = await serve_app(make_app(self.status, self.health), self._control.sock)
             return await self._finished
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            if self._next_look is not None:
+                self._next_look.cancel()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
@@ -235,6 +241,13 @@ class Relay:
             for process in self._processes.values():
                 process.kill()
                 process.close()
+
+    def _look_at_states(self, states: StateLog) -> None:
+        """Log what became of the resolvers, and look again in a second."""
+        names = (pool.name for pool in self.config.pools)
+        for level, text in states.look(list(zip(names, self._roster.pools, strict=True))):
+            log.log(level, "%s", text)
+        self._next_look = self._loop.call_later(LOOK_S, self._look_at_states, states)
 
     def _happened(self, actions: Iterable[Action]) -> None:
         """Do what the machine says, and what it says about that."""
@@ -418,7 +431,8 @@ def serve(config: Config, reload: Reload | None = None) -> int:
         log.info("serving: %s", ", ".join(map(str, _listens(relay))))
         # Whoever started the relay may have closed its standard output.
         with contextlib.suppress(OSError):
-            os.write(STDOUT_FILENO, relay.ready_line())
+            if select.select([], [STDOUT_FILENO], [], 0)[1]:
+                os.write(STDOUT_FILENO, relay.ready_line())
 
     async def main() -> int:
         relay = Relay(config, on_ready=on_ready, reload=reload)

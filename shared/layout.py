@@ -72,7 +72,7 @@ DROP_REASONS: Final = (
 """Names of the words from `POOL_DROPPED` on, in order: input that was dropped or refused."""
 
 # One block for every resolver slot.
-RESOLVER_WORDS: Final = 16
+RESOLVER_WORDS: Final = 24
 RESOLVER_BUCKET_AT: Final = 0  # any worker: GCRA word of its ceiling
 RESOLVER_REFUSED_AT: Final = 1  # any worker: when it last refused or lost something
 RESOLVER_KEEPER: Final = 2  # the supervisor: index of the keeper, -1 while there is none
@@ -88,6 +88,7 @@ RESOLVER_LOSING: Final = 11  # the keeper: 1 while its loss interval says that i
 RESOLVER_RATE: Final = 12  # the keeper: recent answers, micro-queries per second
 RESOLVER_TRIAL_AT: Final = 13  # any worker: GCRA word of its trials while it is not in use
 RESOLVER_EXPLORE_AT: Final = 14  # any worker: GCRA word of queries above its ceiling
+RESOLVER_RANDOM_UNTIL: Final = 16  # the keeper: until when refusals say nothing of a rate
 RESOLVER_LOSS_ENDED: Final = 15  # the keeper: thousandths of attempts behind RESOLVER_LOSS
 
 # One block for every (worker, slot). Writer: the worker. Counts since start unless told otherwise.

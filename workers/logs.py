@@ -7,8 +7,10 @@ what a client asked.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import select
 import sys
 import time
 from datetime import UTC, datetime
@@ -22,6 +24,16 @@ LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+
+class PatientHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Drops a line rather than wait for a reader that has stopped reading."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line if it can be taken now."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if select.select([], [self.stream], [], 0)[1]:
+                super().emit(record)
 
 
 class TextFormatter(logging.Formatter):
@@ -62,7 +74,7 @@ def setup(level: str, log_format: str, role: str) -> None:
     `level` is a key of LEVELS, `log_format` is text or json, `role` is what the lines call this
     process. Calling it again replaces what the first call set.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = PatientHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(role) if log_format == "json" else TextFormatter(role))
     # A standard error that nobody reads any more must not disturb the work.
     logging.raiseExceptions = False

@@ -45,6 +45,9 @@ FIRST_ANSWERS: Final = 10
 lower the ceiling beneath this rate: a tunnel that is idle asks less, and has no rate to learn from.
 """
 
+MUTE_AFTER_S: Final = 1.0
+"""Refusals alone for this long are an outage, not a limit."""
+
 LOSSES: Final = 3
 """Losses within the window that say something; fewer are chance."""
 
@@ -69,11 +72,20 @@ RANDOM_SHARE: Final = 0.5
 """When at least this share of the loss is left under the lower ceiling, the rate is not what
 causes it: the ceiling is removed."""
 
-RANDOM_MOST: Final = 0.5
+RANDOM_MOST: Final = 0.7
 """... but a resolver that loses more than this is not left without one."""
 
 RANDOM_LOSS_S: Final = 60.0
 """... and losses do not lower it for this long, unless they become markedly more."""
+
+LOWERED_SHARE: Final = 0.85
+SAME_SHARE: Final = 0.3
+PERIOD_S: Final = 2.0
+PERIOD_MOST_S: Final = 10.0
+DECLINES: Final = 3
+"""When refusals bring a ceiling down to LOWERED_SHARE of what it was, again and again (DECLINES
+times, each within PERIOD_S to PERIOD_MOST_S), and the share that is refused stays the same (within
+SAME_SHARE of itself), the rate does not cause them either."""
 
 
 class Ceiling:
@@ -81,17 +93,26 @@ class Ceiling:
 
     __slots__ = (
         "_answered",
+        "_answered_at",
         "_at",
+        "_declines",
+        "_growing_s",
         "_held_at",
         "_loss_before",
         "_lowered_at",
         "_mute",
         "_per_attempt_s",
+        "_period_answered",
+        "_period_limited",
         "_proof_answered",
         "_proof_lost",
+        "_qps_answered",
         "_qps_before_mute",
         "_random_loss",
         "_random_until",
+        "_reference_at",
+        "_reference_qps",
+        "_reference_share",
         "_samples",
         "_second",
         "_second_answers",
@@ -113,6 +134,9 @@ class Ceiling:
         self._at = now
         self._since_at = now
         self._answered = 0
+        self._answered_at = now
+        self._qps_answered = qps
+        self._growing_s = 0.0
         self._mute = False
         self._qps_before_mute = 0.0
         self._samples: deque[tuple[float, int, int, int]] = deque()
@@ -123,6 +147,12 @@ class Ceiling:
         self._second = int(now)
         self._second_answers = 0
         self._second_before = 0
+        self._period_answered = 0
+        self._period_limited = 0
+        self._reference_at = now
+        self._reference_qps = 0.0
+        self._reference_share = 0.0
+        self._declines = 0
         self._loss_before = 0.0
         self._lowered_at = -self._per_attempt_s
         self._proof_answered = 0
@@ -132,6 +162,11 @@ class Ceiling:
 
     def __repr__(self) -> str:
         return f"<Ceiling {self.qps:.1f} q/s, answers {self.rate(self._at):.1f} q/s>"
+
+    @property
+    def random_until(self) -> float:
+        """Until when its refusals and losses are taken to have nothing to do with the rate."""
+        return self._random_until
 
     def rate(self, now: float) -> float:
         """Return the recent rate of answers."""
@@ -163,16 +198,22 @@ class Ceiling:
         self._watch_proof(now, answered, lost)
         if held:
             self._held_at = now
-        if answered and self._mute:
-            self._mute = False
-            self.qps = self._qps_before_mute
+        self._growing_s += elapsed_s
+        self._period_answered += answered
+        if answered:
+            if self._mute:
+                self.restart(now, self._qps_before_mute)
+            self._answered_at = now
+            self._qps_answered = self.qps
         if limited:
+            self._period_limited += limited
             if now - extra_at >= EXTRA_GRACE_S:
                 self._lower_after_refusal(now)
         elif lost and losing and self._window_answered:
             self._lower_after_loss(now)
         elif answered and self.qps:
-            self.qps *= GROWTH_PER_S**elapsed_s
+            self.qps *= GROWTH_PER_S**self._growing_s
+            self._growing_s = 0.0
         if self.qps and now - self._held_at > UNHELD_S:
             self.qps = 0.0
 
@@ -193,21 +234,56 @@ class Ceiling:
 
     def _lower_after_refusal(self, now: float) -> None:
         rate = self.rate(now)
-        if not self._window_answered and self._answered and not self._mute:
+        self._growing_s = 0.0
+        if self._answered and not self._mute and now - self._answered_at > MUTE_AFTER_S:
             # It answers nothing at all: out of service, not at a limit. When it answers again it
             # has the ceiling back that it had.
             self._mute = True
-            self._qps_before_mute = self.qps
+            self._qps_before_mute = self._qps_answered
         if self._answered < FIRST_ANSWERS or self._mute:
             rate = max(rate, float(FIRST_ANSWERS))
         ceiling = max(rate * REFUSAL_FACTOR, MIN_CEILING_QPS)
+        share = self._period_limited / (self._period_limited + self._period_answered)
+        if now < self._random_until and share <= self._random_loss * 1.5 + 0.02:
+            return
         if not self.qps:
             self.qps = ceiling
             self._held_at = now
+            self._declines = 0
+            self._begin_period(now, 0.0)
             return
         if self._window_sent / self._span_s(now) < self.qps * QUIET_SHARE:
             ceiling = max(ceiling, self.qps * QUIET_FLOOR)
         self.qps = min(self.qps, ceiling)
+        if self.qps < self._reference_qps * LOWERED_SHARE and not self._mute:
+            self._doubt_refusals(now)
+
+    def _begin_period(self, now: float, share_before: float) -> None:
+        """Begin to watch the share that is refused, beside that of the period before."""
+        self._reference_at = now
+        self._reference_qps = self.qps
+        self._reference_share = share_before
+        self._period_answered = 0
+        self._period_limited = 0
+
+    def _doubt_refusals(self, now: float) -> None:
+        """See whether a much lower ceiling changed anything about the share that is refused.
+
+        At a limit it falls as the ceiling comes down to it. Where it stays, the resolver refuses by
+        chance or for another reason, and to go on lowering would only strangle it.
+        """
+        watched = self._period_limited + self._period_answered
+        length_s = now - self._reference_at
+        if length_s < PERIOD_S or watched < PROOF_ATTEMPTS:
+            return
+        share = self._period_limited / watched
+        self._declines = self._declines + 1 if length_s <= PERIOD_MOST_S else 0
+        same = abs(share - self._reference_share) <= self._reference_share * SAME_SHARE
+        if same and share <= RANDOM_MOST and self._declines >= DECLINES:
+            self._random_loss = share
+            self._random_until = now + RANDOM_LOSS_S
+            self.qps = 0.0
+        self._begin_period(now, share)
 
     def _lower_after_loss(self, now: float) -> None:
         if self._window_lost < LOSSES:

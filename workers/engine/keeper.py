@@ -209,6 +209,7 @@ class Keeper:
         )
         words[base + layout.RESOLVER_CEILING] = int(kept.ceiling.qps * MICRO)
         words[base + layout.RESOLVER_RATE] = int(kept.ceiling.rate(now) * MICRO)
+        words[base + layout.RESOLVER_RANDOM_UNTIL] = int(kept.ceiling.random_until * NS)
         if had_ceiling != (kept.ceiling.qps > 0):
             self.epoch += 1
 

@@ -35,6 +35,12 @@ BURST_NS: Final = 500_000_000
 """A bucket holds the tokens of half a second: a tunnel that does not wait asks in bursts that are a
 resend time (some hundred ms) apart, and the limiters themselves let bursts through."""
 
+LOOKED_AT: Final = 256
+"""Resolvers looked at in one tick for whether they are due for a trial."""
+
+TRIAL_EVERY: Final = 8
+"""At most one query in so many is spent on a trial: most of a long list may be dead."""
+
 EXPLORE_S: Final = 0.1
 """While queries wait, a resolver may get one above its ceiling this often."""
 
@@ -63,6 +69,7 @@ class Selection:
         "_random",
         "_ready",
         "_rest",
+        "_since_trial",
         "_trials",
         "_weighted",
         "_weights",
@@ -80,10 +87,11 @@ class Selection:
         self._held_back: list[tuple[int, int, Resolver]] = []
         self._weighted: list[Resolver] = []
         self._weights: list[float] = []
-        self._idle: list[Resolver] = []
+        self._idle: deque[Resolver] = deque()
         self._fresh: list[Resolver] = []
         self._trials: deque[Resolver] = deque()
         self._explore_at = 0.0
+        self._since_trial = 0
         self.revivals: deque[Resolver] = deque()
         self.copy_target: Resolver | None = None
 
@@ -116,7 +124,8 @@ class Selection:
             ready, rest = in_use, aside
         if not in_use:
             # Nobody is proven yet: the fresh carry the load, or there would be no pool at all.
-            ready = [resolver for resolver in self._all if resolver.state is State.FRESH] + ready
+            fresh = [resolver for resolver in self._all if resolver.state is State.FRESH]
+            ready = ([resolver for resolver in fresh if resolver.answered] or fresh) + ready
         chosen = set(ready)
         kept = [resolver for resolver in self._ready if resolver in chosen]
         old = set(kept)
@@ -125,7 +134,7 @@ class Selection:
         self._held_back = []
         self._weighted = ready
         self._weights = list(accumulate(float(resolver.entry.weight) for resolver in ready))
-        self._idle = []
+        self._idle = deque()
         self._fresh = []
         self._trials.clear()
         self.revivals.clear()
@@ -145,9 +154,11 @@ class Selection:
 
     def choose(self, now: float) -> Resolver | None:
         """Return the resolver for the next sending of a query, or None when none has room."""
-        if self._trials:
+        self._since_trial += 1
+        if self._trials and self._since_trial >= TRIAL_EVERY:
             resolver = self.take_trial(now, self._trials)
             if resolver is not None:
+                self._since_trial = 0
                 return resolver
         if self._held_back:
             self._let_back(now)
@@ -253,7 +264,8 @@ class Selection:
         now_ns = int(now * NS)
         words = self._board.words
         words[resolver.refused_word] = now_ns
-        if not now_ns < words[resolver.bucket] < now_ns + resolver.interval_ns:
+        empty = now_ns < words[resolver.bucket] < now_ns + resolver.interval_ns
+        if resolver.interval_ns and not empty:
             buckets.hold_until(words, resolver.bucket, now_ns + resolver.interval_ns)
 
     def _has_token(self, now: float, resolver: Resolver) -> bool:
@@ -287,7 +299,10 @@ class Selection:
         """On the tick: line up the idle resolvers that are due for a trial."""
         now_ns = int(now * NS)
         words = self._board.words
-        for resolver in self._idle:
+        idle = self._idle
+        for _ in range(min(len(idle), LOOKED_AT)):
+            resolver = idle[0]
+            idle.rotate(-1)
             if not resolver.on_trial and words[resolver.trial_word] <= now_ns:
                 resolver.on_trial = True
                 line = self.revivals if resolver.state is State.DOWN else self._trials
