@@ -88,7 +88,7 @@ RESOLVER_LOSING: Final = 11  # the keeper: 1 while its loss interval says that i
 RESOLVER_RATE: Final = 12  # the keeper: recent answers, micro-queries per second
 RESOLVER_TRIAL_AT: Final = 13  # any worker: GCRA word of its trials while it is not in use
 RESOLVER_EXPLORE_AT: Final = 14  # any worker: GCRA word of queries above its ceiling
-RESOLVER_RANDOM_UNTIL: Final = 16  # the keeper: until when refusals say nothing of a rate
+RESOLVER_RANDOM_UNTIL: Final = 16  # the keeper: until when losses say nothing of a rate
 RESOLVER_LOSS_ENDED: Final = 15  # the keeper: thousandths of attempts behind RESOLVER_LOSS
 
 # One block for every (worker, slot). Writer: the worker. Counts since start unless told otherwise.
@@ -102,7 +102,8 @@ COUNTER_RTT_SUM: Final = 5  # ns, over all answers
 COUNTER_DEVIATION_SUM: Final = 6  # ns, sum of |round trip - RESOLVER_SRTT|
 COUNTER_LIMITED: Final = 7  # refusals that speak of a rate limit
 COUNTER_HELD: Final = 8  # times its ceiling kept a query from it
-COUNTER_EXTRA_AT: Final = 9  # when it was last sent a copy or a query above its ceiling
+COUNTER_OVERDUE: Final = 9  # attempts open now that another sending has overtaken
+COUNTER_EXTRA_AT: Final = 13  # when it was last sent a copy or a query above its ceiling
 COUNTER_RTT_MIN: Final = 10  # ns, the worker's windowed minimum; 0 for none
 COUNTER_RTT_MIN_UNTIL: Final = 11  # until when COUNTER_RTT_MIN counts
 COUNTER_LATE: Final = 12  # answers that came after the query was given up or answered

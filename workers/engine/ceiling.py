@@ -72,20 +72,11 @@ RANDOM_SHARE: Final = 0.5
 """When at least this share of the loss is left under the lower ceiling, the rate is not what
 causes it: the ceiling is removed."""
 
-RANDOM_MOST: Final = 0.7
+RANDOM_MOST: Final = 0.5
 """... but a resolver that loses more than this is not left without one."""
 
 RANDOM_LOSS_S: Final = 60.0
 """... and losses do not lower it for this long, unless they become markedly more."""
-
-LOWERED_SHARE: Final = 0.85
-SAME_SHARE: Final = 0.3
-PERIOD_S: Final = 2.0
-PERIOD_MOST_S: Final = 10.0
-DECLINES: Final = 3
-"""When refusals bring a ceiling down to LOWERED_SHARE of what it was, again and again (DECLINES
-times, each within PERIOD_S to PERIOD_MOST_S), and the share that is refused stays the same (within
-SAME_SHARE of itself), the rate does not cause them either."""
 
 
 class Ceiling:
@@ -95,24 +86,18 @@ class Ceiling:
         "_answered",
         "_answered_at",
         "_at",
-        "_declines",
         "_growing_s",
         "_held_at",
         "_loss_before",
         "_lowered_at",
         "_mute",
         "_per_attempt_s",
-        "_period_answered",
-        "_period_limited",
         "_proof_answered",
         "_proof_lost",
         "_qps_answered",
         "_qps_before_mute",
         "_random_loss",
         "_random_until",
-        "_reference_at",
-        "_reference_qps",
-        "_reference_share",
         "_samples",
         "_second",
         "_second_answers",
@@ -147,12 +132,6 @@ class Ceiling:
         self._second = int(now)
         self._second_answers = 0
         self._second_before = 0
-        self._period_answered = 0
-        self._period_limited = 0
-        self._reference_at = now
-        self._reference_qps = 0.0
-        self._reference_share = 0.0
-        self._declines = 0
         self._loss_before = 0.0
         self._lowered_at = -self._per_attempt_s
         self._proof_answered = 0
@@ -165,7 +144,7 @@ class Ceiling:
 
     @property
     def random_until(self) -> float:
-        """Until when its refusals and losses are taken to have nothing to do with the rate."""
+        """Until when its losses are taken to have nothing to do with the rate."""
         return self._random_until
 
     def rate(self, now: float) -> float:
@@ -199,14 +178,12 @@ class Ceiling:
         if held:
             self._held_at = now
         self._growing_s += elapsed_s
-        self._period_answered += answered
         if answered:
             if self._mute:
                 self.restart(now, self._qps_before_mute)
             self._answered_at = now
             self._qps_answered = self.qps
         if limited:
-            self._period_limited += limited
             if now - extra_at >= EXTRA_GRACE_S:
                 self._lower_after_refusal(now)
         elif lost and losing and self._window_answered:
@@ -243,47 +220,13 @@ class Ceiling:
         if self._answered < FIRST_ANSWERS or self._mute:
             rate = max(rate, float(FIRST_ANSWERS))
         ceiling = max(rate * REFUSAL_FACTOR, MIN_CEILING_QPS)
-        share = self._period_limited / (self._period_limited + self._period_answered)
-        if now < self._random_until and share <= self._random_loss * 1.5 + 0.02:
-            return
         if not self.qps:
             self.qps = ceiling
             self._held_at = now
-            self._declines = 0
-            self._begin_period(now, 0.0)
             return
         if self._window_sent / self._span_s(now) < self.qps * QUIET_SHARE:
             ceiling = max(ceiling, self.qps * QUIET_FLOOR)
         self.qps = min(self.qps, ceiling)
-        if self.qps < self._reference_qps * LOWERED_SHARE and not self._mute:
-            self._doubt_refusals(now)
-
-    def _begin_period(self, now: float, share_before: float) -> None:
-        """Begin to watch the share that is refused, beside that of the period before."""
-        self._reference_at = now
-        self._reference_qps = self.qps
-        self._reference_share = share_before
-        self._period_answered = 0
-        self._period_limited = 0
-
-    def _doubt_refusals(self, now: float) -> None:
-        """See whether a much lower ceiling changed anything about the share that is refused.
-
-        At a limit it falls as the ceiling comes down to it. Where it stays, the resolver refuses by
-        chance or for another reason, and to go on lowering would only strangle it.
-        """
-        watched = self._period_limited + self._period_answered
-        length_s = now - self._reference_at
-        if length_s < PERIOD_S or watched < PROOF_ATTEMPTS:
-            return
-        share = self._period_limited / watched
-        self._declines = self._declines + 1 if length_s <= PERIOD_MOST_S else 0
-        same = abs(share - self._reference_share) <= self._reference_share * SAME_SHARE
-        if same and share <= RANDOM_MOST and self._declines >= DECLINES:
-            self._random_loss = share
-            self._random_until = now + RANDOM_LOSS_S
-            self.qps = 0.0
-        self._begin_period(now, share)
 
     def _lower_after_loss(self, now: float) -> None:
         if self._window_lost < LOSSES:

@@ -54,6 +54,14 @@ REBUILD_S: Final = 0.0002
 MAX_ATTEMPTS: Final = 16
 """Sendings of one query, however many resolvers refuse or lose it."""
 
+TRIAL_RTOS: Final = 2.0
+"""A trial of a resolver that is not in use is late after so many of the shortest retransmission
+times: it is for learning about the resolver, and the query is not to suffer for that."""
+
+DOUBT_S: Final = 10.0
+"""For this long after a loss or a refusal what is late at a resolver is taken for lost, not held: a
+tunnel with one question in flight stalls on every single loss, long before chance is ruled out."""
+
 ROUNDING_S: Final = 1e-3
 """Sums of times in floating point are off by less than this."""
 
@@ -82,6 +90,7 @@ class Engine:
         "_keeper",
         "_keepers_epoch",
         "_max_pending",
+        "_newest_answered_at",
         "_per_attempt_s",
         "_probe_at",
         "_publisher",
@@ -136,6 +145,7 @@ class Engine:
         self._rebuild_at = 0.0
         self._sort_at = 0.0
         self._probe_at = 0.0
+        self._newest_answered_at = 0.0
         self.outbox: deque[Attempt | Query] = deque()
         self.pending = 0
         left = board.at.pool(worker, pool)
@@ -275,6 +285,8 @@ class Engine:
         attempt.closed = True
         query.open -= 1
         resolver = attempt.resolver
+        if attempt.overdue:
+            resolver.overdue -= 1
         if rcode in NOT_ANSWERS:
             self._refused(now, attempt, reply, rcode)
             return None
@@ -285,6 +297,8 @@ class Engine:
         resolver.deviation_sum_s += deviation if deviation > 0.0 else -deviation
         if round_trip < resolver.rtt_min_s:
             resolver.rtt_min_s = round_trip
+        if attempt.sent_at > self._newest_answered_at:
+            self._newest_answered_at = attempt.sent_at
         if resolver.watched:
             self._watched_replied(resolver)
         client = query.client
@@ -312,6 +326,8 @@ class Engine:
             self.pending -= 1
             if query.refused_by is not None:
                 self._heed_refusals(query)
+            if query.doubted is not None and not query.doubted.closed:
+                self._overtaken(now, query.doubted)
         self.answers += 1
         query.reply = reply
         return query
@@ -347,8 +363,11 @@ class Engine:
             if now >= attempt.expires_at:
                 self._expired(now, attempt)
             else:
-                self._wheel.add(attempt.expires_at, attempt)
-                self._late(now, attempt)
+                due_at = attempt.expires_at
+                if not self._late(now, attempt):
+                    # It may show later that it is lost: look again when it is twice as old.
+                    due_at = min(due_at, 2 * now - attempt.sent_at)
+                self._wheel.add(due_at, attempt)
         if self._copies is not None and now >= self._copies.next_at:
             for query in self._copies.due(now):
                 self._send_copy(now, query)
@@ -402,6 +421,8 @@ class Engine:
             expires_at = query.deadline_at
         attempt = Attempt(query, resolver, kind, now, expires_at)
         due_at = now + resolver.rto_s
+        if not resolver.srtt_s or (not resolver.equal and self._settings.hedge_only_losing):
+            due_at = now + min(resolver.rto_s, TRIAL_RTOS * self._selection.soonest_rto_s)
         if query.tried and kind != COPY:
             # Sent to the same resolver again, it waits twice as long each time (RFC 6298, 5.5).
             due_at = now + resolver.rto_s * 2 ** query.tried.count(resolver)
@@ -417,6 +438,8 @@ class Engine:
             return False
         attempt.closed = True
         attempt.query.open -= 1
+        if attempt.overdue:
+            attempt.resolver.overdue -= 1
         if attempt.table is not None and attempt.table.get(attempt.id) is attempt:
             del attempt.table[attempt.id]
         return True
@@ -451,6 +474,19 @@ class Engine:
         self._watched_replied(resolver)
         self._go_on(now, attempt, refused=rcode in REFUSALS)
 
+    def _overtaken(self, now: float, attempt: Attempt) -> None:
+        """A later sending of the query was answered first: until its own end this one is a loss.
+
+        Only where late queries are hedged on evidence alone. Elsewhere a hedge often overtakes a
+        slow answer.
+        """
+        if not self._settings.hedge_only_losing:
+            return
+        attempt.overdue = True
+        attempt.resolver.overdue += 1
+        self._board.words[attempt.resolver.refused_word] = int(now * NS)
+        self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
+
     def _heed_refusals(self, query: Query) -> None:
         """Another resolver answered, or waited too: those that said SERVFAIL are at a limit."""
         for resolver in query.refused_by or ():
@@ -476,24 +512,37 @@ class Engine:
         self.drop("reply_oversize")
         return dns.truncated(reply, query.wire, query.end)
 
-    def _late(self, now: float, attempt: Attempt) -> None:
-        """Hedge: try a late query on another resolver too."""
+    def _late(self, now: float, attempt: Attempt) -> bool:
+        """Hedge: try a late query on another resolver too. False if it may only be held."""
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
-            return
+            return True
         if attempt.kind == COPY:
-            return  # it was sent for its own sake; the first sending has its own time
-        if self._settings.hedge_only_losing and not (
-            attempt.resolver.losing or attempt.resolver.state is State.DOWN
-        ):
-            return
-        losing = attempt.resolver.losing
-        resolver = self._selection.other(now, query.tried, equals_only=not losing)
-        if resolver is None and losing and attempt.kind != HEDGE:
+            return True  # it was sent for its own sake; the first sending has its own time
+        late = attempt.resolver
+        # What was sent later has been answered: this one is lost, and no poll that is held.
+        overtaken = self._newest_answered_at > attempt.sent_at
+        trouble_ns = int(now * NS) - self._board.words[late.refused_word]
+        lost = (
+            late.losing
+            or overtaken
+            or trouble_ns < int(DOUBT_S * NS)
+            or late.state in (State.FRESH, State.DOWN)
+            or (self._settings.hedge_only_losing and not late.equal)
+        )
+        if self._settings.hedge_only_losing and not lost:
+            return False
+        if lost and query.doubted is None:
+            query.doubted = attempt
+        resolver = self._selection.other(now, query.tried, equals_only=not lost)
+        if resolver is None and late.losing and attempt.kind != HEDGE:
             resolver = self._selection.choose(now)  # a lossy pool: better twice than never
         if resolver is not None:
             self.hedges += 1
             self.outbox.append(self._attempt(now, query, resolver, HEDGE))
+        elif lost and attempt.kind != HEDGE:
+            self._waiting.admit(now, query, refused=False, first=True)
+        return True
 
     def _go_on(
         self, now: float, attempt: Attempt, *, lost: bool = False, refused: bool = False
@@ -518,6 +567,8 @@ class Engine:
                 return
             if query.open == 0:
                 self._wait_or_fail(now, query, refused=refused)
+            elif query.doubted is not None:
+                self._waiting.admit(now, query, refused=refused, first=True)
         elif query.open == 0:
             self._fail(query)
 

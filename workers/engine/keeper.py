@@ -36,7 +36,7 @@ JUDGE_S: Final = 0.001
 """The resolvers of a pool are compared with each other this often; in a large pool so much for
 every resolver, which keeps its share of the CPU."""
 
-COUNTED: Final = layout.COUNTER_HELD + 1
+COUNTED: Final = layout.COUNTER_OVERDUE + 1
 """Counter words that the keeper follows: the first ones of the block."""
 
 
@@ -78,7 +78,7 @@ class Kept:
 
 
 def _totals(board: Board, slot: int) -> list[int]:
-    """Return the counter words of a slot up to COUNTER_HELD, summed over the workers."""
+    """Return the counter words of a slot up to COUNTER_OVERDUE, summed over the workers."""
     words = board.words
     at = board.at
     base = at.counters(0, slot)
@@ -152,10 +152,12 @@ class Keeper:
         lost = totals[layout.COUNTER_LOST] - before[layout.COUNTER_LOST]
         errors = totals[layout.COUNTER_ERRORS] - before[layout.COUNTER_ERRORS]
         replies = answered + refused
+        # Taken for lost until they are, or are answered after all.
+        overdue = totals[layout.COUNTER_OVERDUE] - before[layout.COUNTER_OVERDUE]
         words = self._board.words
         base = self._board.at.resolver(kept.slot)
-        if replies or lost:
-            kept.loss.count(now, replies, lost)
+        if replies or lost or overdue:
+            kept.loss.count(now, replies, lost + overdue)
             kept.low_loss, _ = kept.loss.interval()
             words[base + layout.RESOLVER_LOSS] = int(kept.loss.ratio * MICRO)
             words[base + layout.RESOLVER_LOSS_ENDED] = int(kept.loss.ended * 1000)
@@ -172,6 +174,8 @@ class Keeper:
         self._learn_ceiling(now, kept, totals, before)
         if replies:
             kept.failures = 0
+            if kept.state is State.FRESH and not kept.replies:
+                self.epoch += 1
             kept.replies += replies
             kept.replied_at = now
             if kept.state is State.DOWN:

@@ -31,11 +31,11 @@ class LossEstimate:
         return f"<LossEstimate {self.lost:.1f}/{self.ended:.1f} [{low:.3f}, {high:.3f}]>"
 
     def count(self, now: float, answered: int, lost: int) -> None:
-        """Add attempts that ended since the last call."""
+        """Add attempts that ended since the last call; fewer than none where some were no loss."""
         fade = exp(-(now - self._at) * log(2) / HALF_LIFE_S)
         self._at = now
-        self.ended = self.ended * fade + answered + lost
-        self.lost = self.lost * fade + lost
+        self.ended = max(self.ended * fade + answered + lost, 0.0)
+        self.lost = max(self.lost * fade + lost, 0.0)
 
     @property
     def ratio(self) -> float:
@@ -51,7 +51,7 @@ class LossEstimate:
         n = self.ended
         if n <= 0.0:
             return 0.0, 1.0
-        p = self.lost / n
+        p = min(self.lost / n, 1.0)
         centre = p + Z * Z / (2 * n)
         spread = Z * sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
         scale = 1 + Z * Z / n

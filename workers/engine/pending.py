@@ -39,6 +39,7 @@ class Query:
         "answered",
         "client",
         "deadline_at",
+        "doubted",
         "end",
         "open",
         "refused_by",
@@ -57,6 +58,7 @@ class Query:
         self.deadline_at = deadline_at
         self.open = 0
         self.answered = False
+        self.doubted: Attempt | None = None
         self.tried: list[Resolver] = []
         self.refused_by: list[Resolver] | None = None
         self.reply = b""
@@ -79,6 +81,7 @@ class Attempt:
         "id",
         "kind",
         "over_stream",
+        "overdue",
         "query",
         "resent",
         "resolver",
@@ -95,6 +98,7 @@ class Attempt:
         self.sent_at = sent_at
         self.expires_at = expires_at
         self.closed = False
+        self.overdue = False
         self.resent = False
         self.over_stream = resolver.is_stream
         self.id = b""

@@ -56,6 +56,7 @@ class Resolver:
         "lost",
         "name",
         "on_trial",
+        "overdue",
         "per_attempt_s",
         "rate_qps",
         "refused",
@@ -115,6 +116,7 @@ class Resolver:
         self.late = words[left + layout.COUNTER_LATE]
         self.limited = words[left + layout.COUNTER_LIMITED]
         self.held = words[left + layout.COUNTER_HELD]
+        self.overdue = words[left + layout.COUNTER_OVERDUE]
         self.rtt_sum_s = words[left + layout.COUNTER_RTT_SUM] / NS
         self.deviation_sum_s = words[left + layout.COUNTER_DEVIATION_SUM] / NS
         self._published = self._activity()
@@ -130,6 +132,7 @@ class Resolver:
             (self.sent + self.answered + self.refused + self.lost + self.errors + self.late)
             + self.limited
             + self.held
+            + (self.overdue << 40)
         )
 
     def publish(self, now: float) -> bool:
@@ -156,6 +159,7 @@ class Resolver:
         words[base + layout.COUNTER_LATE] = self.late
         words[base + layout.COUNTER_LIMITED] = self.limited
         words[base + layout.COUNTER_HELD] = self.held
+        words[base + layout.COUNTER_OVERDUE] = self.overdue
         words[base + layout.COUNTER_EXTRA_AT] = int(self.extra_at * NS)
         return True
 

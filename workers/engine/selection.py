@@ -24,6 +24,7 @@ from shared import buckets
 from shared.board import Board
 from workers.engine.ceiling import LOSS_FACTOR, REFUSAL_FACTOR
 from workers.engine.health import ASIDE_TRIAL_S, DOWN_TRIAL_S, State
+from workers.engine.latency import INITIAL_RTO_S
 from workers.engine.resolver import NS, Resolver
 
 AUTO: Final = "auto"
@@ -75,6 +76,7 @@ class Selection:
         "_weights",
         "copy_target",
         "revivals",
+        "soonest_rto_s",
     )
 
     def __init__(self, board: Board, policy: str, random: Callable[[], float]) -> None:
@@ -82,6 +84,7 @@ class Selection:
         self._policy = policy
         self._random = random
         self._all: list[Resolver] = []
+        self.soonest_rto_s = INITIAL_RTO_S
         self._ready: deque[Resolver] = deque()
         self._rest: list[Resolver] = []
         self._held_back: list[tuple[int, int, Resolver]] = []
@@ -146,6 +149,9 @@ class Selection:
                 self._idle.append(resolver)
                 if resolver.state is State.FRESH:
                     self._fresh.append(resolver)
+        self.soonest_rto_s = min(
+            (resolver.rto_s for resolver in chosen if resolver.srtt_s), default=INITIAL_RTO_S
+        )
         self.copy_target = min(
             (resolver for resolver in in_use if not resolver.interval_ns and resolver.cost_s),
             key=lambda resolver: resolver.cost_s,

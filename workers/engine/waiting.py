@@ -51,12 +51,19 @@ class WaitingRoom:
             return NEVER
         return min(self._queue[0][0], self._selection.room_at)
 
-    def admit(self, now: float, query: Query, *, refused: bool) -> bool:
-        """Let a query wait, if somebody is at a ceiling or has just refused it; tell whether."""
+    def admit(self, now: float, query: Query, *, refused: bool, first: bool = False) -> bool:
+        """Let a query wait, if somebody is at a ceiling or has just refused it; tell whether.
+
+        `first` is for one that was sent before those that wait came.
+        """
         room_to_come = refused or self._selection.room_at < NEVER
         if not room_to_come or self._wait_s <= 0:
             return False
-        self._queue.append((now + self._wait_s, query))
+        place = (now + self._wait_s, query)
+        if first:
+            self._queue.appendleft(place)
+        else:
+            self._queue.append(place)
         return True
 
     def serve(self, now: float) -> None:
