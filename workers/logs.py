@@ -26,14 +26,22 @@ LEVELS: Final = {
 }
 
 
+WRITTEN_BYTES: Final = 4_096
+"""A pipe that is writable takes so much at once without waiting (PIPE_BUF, pipe(7))."""
+
+
 class PatientHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Drops a line rather than wait for a reader that has stopped reading."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line if it can be taken now."""
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            if select.select([], [self.stream], [], 0)[1]:
-                super().emit(record)
+        """Write a line, or as much of it as can be taken now."""
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            fd = self.stream.fileno()
+            line = (self.format(record) + "\n").encode(errors="replace")
+            for start in range(0, len(line), WRITTEN_BYTES):
+                if not select.select([], [fd], [], 0)[1]:
+                    break
+                os.write(fd, line[start : start + WRITTEN_BYTES])
 
 
 class TextFormatter(logging.Formatter):

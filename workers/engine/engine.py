@@ -129,7 +129,7 @@ class Engine:
         self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
         self._deadline_s = settings.deadline_s
         self._max_pending = settings.max_pending
-        self._selection = Selection(board, settings.load_balance, random)
+        self._selection = Selection(board, worker, settings.load_balance, random)
         self._waiting = WaitingRoom(
             self._selection, settings.token_wait_s, self._send_waiting, self._fail
         )

@@ -93,11 +93,21 @@ def _totals(board: Board, slot: int) -> list[int]:
 class Keeper:
     """The judgement over one shard of one pool. `epoch` rises when a state changed."""
 
-    __slots__ = ("_board", "_heads", "_judge_at", "_kept", "_settings", "_slots", "epoch")
+    __slots__ = (
+        "_board",
+        "_heads",
+        "_judge_at",
+        "_kept",
+        "_per_attempt_s",
+        "_settings",
+        "_slots",
+        "epoch",
+    )
 
     def __init__(self, board: Board, settings: PoolSettings) -> None:
         self._board = board
         self._settings = settings
+        self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
         self._kept: dict[int, Kept] = {}
         self._slots: list[int] = []
         self._judge_at = 0.0
@@ -115,7 +125,7 @@ class Keeper:
         for slot in slots:
             if words[self._board.at.resolver(slot) + layout.RESOLVER_KEEPER] == worker:
                 kept[slot] = self._kept.get(slot) or Kept(
-                    slot, self._board, now, self._settings.per_attempt_s
+                    slot, self._board, now, self._per_attempt_s
                 )
         self._kept = kept
 
@@ -189,7 +199,7 @@ class Keeper:
         A time-out is known per_attempt after its query was sent: it counts only if nothing was
         answered since then. A network error speaks of the moment.
         """
-        if now - kept.replied_at > self._settings.per_attempt_s + TICKS_S:
+        if now - kept.replied_at > self._per_attempt_s + TICKS_S:
             kept.failures += lost
         kept.failures += errors
         if kept.failures >= self._settings.down_after:

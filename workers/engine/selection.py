@@ -42,6 +42,12 @@ LOOKED_AT: Final = 256
 TRIAL_EVERY: Final = 8
 """At most one query in so many is spent on a trial: most of a long list may be dead."""
 
+STAGGER_S: Final = 0.001
+TURN_NS: Final = 100_000_000
+MOST_TURNS: Final = 8
+"""Workers that wait for a token look for it this far apart; who is first changes this often; with
+more workers than this some share a turn."""
+
 EXPLORE_S: Final = 0.1
 """While queries wait, a resolver may get one above its ceiling this often."""
 
@@ -74,13 +80,15 @@ class Selection:
         "_trials",
         "_weighted",
         "_weights",
+        "_worker",
         "copy_target",
         "revivals",
         "soonest_rto_s",
     )
 
-    def __init__(self, board: Board, policy: str, random: Callable[[], float]) -> None:
+    def __init__(self, board: Board, worker: int, policy: str, random: Callable[[], float]) -> None:
         self._board = board
+        self._worker = worker
         self._policy = policy
         self._random = random
         self._all: list[Resolver] = []
@@ -106,8 +114,16 @@ class Selection:
 
     @property
     def room_at(self) -> float:
-        """When the next resolver at its ceiling has a token again; infinity if none is."""
-        return self._held_back[0][0] / NS if self._held_back else inf
+        """When to look for the token of the next resolver at its ceiling; infinity if none is.
+
+        Workers that wait for the same token look one after the other, in changing order: at the
+        same moment two of them would both take it.
+        """
+        if not self._held_back:
+            return inf
+        free_ns = self._held_back[0][0]
+        turn = (self._worker + free_ns // TURN_NS) % min(self._board.at.workers, MOST_TURNS)
+        return free_ns / NS + turn * STAGGER_S
 
     # -- lines ------------------------------------------------------------------------------
 
