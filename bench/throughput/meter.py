@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.rig import Address
+
 MICRO = 1e6
 
 
@@ -39,6 +41,24 @@ def _cpu_seconds(process: psutil.Process) -> float:
     except FileNotFoundError:  # a kernel without CONFIG_SCHED_INFO
         times = process.cpu_times()
         return float(times.user + times.system)
+
+
+def read_connections(servers: Sequence[Address]) -> set[tuple[int, int]]:
+    """The TCP connections to servers that stand or ended within the last minute, as port pairs.
+
+    Whichever side closes first keeps a connection in TIME_WAIT for a minute, so what two readings
+    differ by are all the connections made between them, were they ever so short.
+    """
+    ports = {each.port for each in servers}
+    found = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        row = line.split()
+        near, far = (int(side.rpartition(":")[2], 16) for side in row[1:3])
+        if far in ports:
+            found.add((far, near))
+        elif near in ports and far:
+            found.add((near, far))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

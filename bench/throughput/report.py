@@ -36,6 +36,9 @@ class LoadRun:
     lost: int
     query_bytes: int
     reply_bytes: int
+    completed: int
+    connections: int | None = None
+    """TCP connections that the subject made meanwhile; None for one that asks over UDP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,21 @@ class MemoryRun:
     uss_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class BesideRun:
+    """Round trips of a pool over UDP while another pool of the same worker is kept busy."""
+
+    busy: str
+    """What the busy pool asks over; empty where it is left alone."""
+    round: int
+    busy_qps: float
+    rate_qps: float
+    p50_us: float
+    p99_us: float
+    most_us: float
+    lost: int
+
+
 R = TypeVar("R")
 Run = TypeVar("Run", LoadRun, LatencyRun, MemoryRun)
 
@@ -74,6 +92,7 @@ class Results:
     loads: list[LoadRun] = field(default_factory=list)
     latencies: list[LatencyRun] = field(default_factory=list)
     memories: list[MemoryRun] = field(default_factory=list)
+    besides: list[BesideRun] = field(default_factory=list)
 
     def write(self, folder: Path) -> Path:
         """Write everything as JSON under `folder`; return the file."""
@@ -84,12 +103,15 @@ class Results:
 
     def markdown(self) -> str:
         """The tables for people."""
-        return "\n".join([*self._loads(), "", *self._latencies(), "", *self._memories()])
+        tables = [self._loads(), self._latencies(), self._memories()]
+        tables += [self._besides()] if self.besides else []
+        return "\n\n".join("\n".join(table) for table in tables)
 
     def _loads(self) -> list[str]:
         lines = [
-            "| | client sockets | reply bytes | q/s | CPU µs/query | of one worker's | lost |",
-            "|---|---|---|---|---|---|---|",
+            "| | client sockets | reply bytes | q/s | CPU µs/query | of one worker's | lost "
+            "| reused |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         for sockets, reply in sorted({(run.sockets, run.reply) for run in self.loads}):
             rows = [run for run in self.loads if (run.sockets, run.reply) == (sockets, reply)]
@@ -100,7 +122,7 @@ class Results:
                     f"| {subject} | {sockets} | {runs[0].reply_bytes} "
                     f"| {_median(runs, lambda run: run.rate_qps):,.0f} | {cpu_us:.1f} "
                     f"| {f'{cpu_us / base:.2f} x' if base else ''} "
-                    f"| {sum(run.lost for run in runs)} |"
+                    f"| {sum(run.lost for run in runs)} | {_reuse(runs)} |"
                 )
         return lines
 
@@ -128,6 +150,31 @@ class Results:
             lines.append(f"| {subject} | {rss_bytes / 1e6:.1f} | {uss_bytes / 1e6:.1f} |")
         return lines
 
+    def _besides(self) -> list[str]:
+        lines = [
+            "| UDP beside | its q/s | p50 ms | p99 ms | longest ms | lost |",
+            "|---|---|---|---|---|---|",
+        ]
+        for busy in dict.fromkeys(run.busy for run in self.besides):
+            runs = [run for run in self.besides if run.busy == busy]
+            lines.append(
+                f"| {f'a busy {busy} resolver' if busy else 'nothing'} "
+                f"| {_median(runs, lambda run: run.busy_qps):,.0f} "
+                f"| {_median(runs, lambda run: run.p50_us) / 1000:.3f} "
+                f"| {_median(runs, lambda run: run.p99_us) / 1000:.3f} "
+                f"| {_median(runs, lambda run: run.most_us) / 1000:.3f} "
+                f"| {sum(run.lost for run in runs)} |"
+            )
+        return lines
+
+
+def _reuse(runs: Sequence[LoadRun]) -> str:
+    """Share of the queries that needed no new connection, over all rounds."""
+    made = [run.connections for run in runs if run.connections is not None]
+    if not made:
+        return ""
+    return f"{1 - sum(made) / sum(run.completed for run in runs):.3%}"
+
 
 def _by_subject(
     runs: Sequence[Run],
@@ -153,6 +200,7 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "dnsdist": _first_line("dnsdist", "--version"),
         "nsd": _first_line("nsd", "-v"),
+        "unbound": _first_line("unbound", "-V"),
         "dnsperf": _first_line("dnsperf", "-h"),
     }
 

@@ -15,7 +15,9 @@ from tests.rig.net import free_address
 from tests.rig.wire import opt_wire, query_wire
 
 LARGE_ZONE, SMALL_ZONE = "large.bench", "small.bench"
-_LARGE_TEXT_BYTES, _SMALL_TEXT_BYTES = 900, 12
+TEXTS_BYTES = {LARGE_ZONE: 900, SMALL_ZONE: 12}
+"""The text that every name of a zone has."""
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _NAMES = 20_000
 
@@ -29,6 +31,8 @@ class Running:
     """All its processes: their CPU is what a query costs."""
     workers: Callable[[], list[psutil.Process]]
     """Those that carry the data."""
+    servers: Sequence[Address] = ()
+    """Where it connects to by TCP; empty where it asks over UDP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,7 @@ def _start_dnsdist(workdir: Path, servers: Sequence[Address]) -> Iterator[Runnin
 DNSDIST = Subject("dnsdist", _start_dnsdist)
 
 
-_ZONES = [
-    Zone(LARGE_ZONE, wildcard_text_bytes=_LARGE_TEXT_BYTES),
-    Zone(SMALL_ZONE, wildcard_text_bytes=_SMALL_TEXT_BYTES),
-]
+_ZONES = [Zone(zone, wildcard_text_bytes=size) for zone, size in TEXTS_BYTES.items()]
 
 
 @contextlib.contextmanager

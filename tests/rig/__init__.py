@@ -11,7 +11,8 @@ Everything that runs is a context manager that is ready when entered and gone wh
 Modules: process (Program), net (addresses, namespaces, what this machine allows), wire (messages
 by the byte), zone, servers (Dnsdist, Nsd), scripted (ScriptedResolver), relay (Relay), clients
 (dnsperf, dig, raw UDP and TCP), files (a file carried and checked), tunnels (dns2tcp, iodine,
-dnstt).
+dnstt), certs (an authority of its own), tls_servers (TlsDnsdist, Unbound, Nginx: DoT and DoH),
+gate (counts, delays and cuts connections), proxies (Microsocks, Tinyproxy).
 """
 
 from tests.rig.clients import (

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +90,44 @@ class TlsDnsdist(Dnsdist):
         return bound and super().is_ready()
 
 
-class Unbound(Program):
-    """unbound with DoT and DoH (HTTP/2), asking one server over UDP; nothing stays in its cache."""
+class OutgoingDnsdist(Dnsdist):
+    """dnsdist that asks servers over DoT, or over DoH with a `path`, and checks who they are."""
 
     def __init__(
         self,
-        backend: Address,
+        servers: Sequence[Address],
+        authority: Authority,
+        *,
+        workdir: Path,
+        path: str = "",
+        name: str = "dnsdist-out",
+    ) -> None:
+        super().__init__([], workdir=workdir, name=name)
+        options = f'tls="openssl", subjectName="{HOST}", caStore="{authority.file}"'
+        options += ", validateCertificates=true, maxInFlight=65535"
+        options += f', dohPath="{path}"' if path else ""
+        lines = [
+            "setMaxTCPClientThreads(1)",
+            "setOutgoingDoHWorkerThreads(1)",
+            *(f'newServer({{address="{each}", {options}}}):setUp()' for each in servers),
+        ]
+        with Path(self.command[-1]).open("a") as config:
+            config.write("\n".join(lines) + "\n")
+
+
+class Unbound(Program):
+    """unbound with DoT and DoH (HTTP/2), asking one server over UDP; nothing stays in its cache.
+
+    A name below one of the `texts` is answered at once with a TXT of so many bytes, nobody asked.
+    """
+
+    def __init__(
+        self,
+        backend: Address | None,
         certificate: Certificate,
         *,
         workdir: Path,
+        texts: Mapping[str, int] | None = None,
         idle_s: float = 30.0,
         max_streams: int = 100,
         name: str = "unbound",
@@ -134,18 +163,30 @@ class Unbound(Program):
             '  pidfile: ""\n'
             f'  username: "{pwd.getpwuid(os.getuid()).pw_name}"\n'
             f'  directory: "{workdir}"\n'
-            "remote-control:\n"
-            "  control-enable: no\n"
-            "forward-zone:\n"
-            '  name: "."\n'
-            f"  forward-addr: {backend.host}@{backend.port}\n"
-            "  forward-no-cache: yes\n"
+            + "".join(_local_zone(zone, size) for zone, size in (texts or {}).items())
+            + "remote-control:\n"
+            "  control-enable: no\n" + (_forwarding(backend) if backend else "")
         )
         super().__init__(name, [program("unbound"), "-d", "-p", "-c", config], workdir=workdir)
 
     def is_ready(self) -> bool:
         bound = all(is_bound(self.pid, "tcp", each) for each in (self.dot, self.doh))
         return bound and "start of service" in self.log_text()
+
+
+def _forwarding(backend: Address) -> str:
+    return (
+        "forward-zone:\n"
+        '  name: "."\n'
+        f"  forward-addr: {backend.host}@{backend.port}\n"
+        "  forward-no-cache: yes\n"
+    )
+
+
+def _local_zone(zone: str, text_bytes: int) -> str:
+    strings = [min(255, text_bytes - start) for start in range(0, text_bytes, 255)]
+    text = " ".join(f'"{"t" * size}"' for size in strings)
+    return f"  local-zone: \"{zone}.\" redirect\n  local-data: '{zone}. 0 IN TXT {text}'\n"
 
 
 class DohBackend(Program):
