@@ -38,7 +38,7 @@ from workers.engine.pending import (
 from workers.engine.publishing import Publisher
 from workers.engine.resolver import NS, Resolver
 from workers.engine.selection import Selection
-from workers.engine.timers import TimingWheel
+from workers.engine.timers import NEVER, TimingWheel
 from workers.engine.waiting import WaitingRoom
 from workers.settings import PoolSettings, ResolverEntry
 
@@ -57,6 +57,10 @@ MAX_ATTEMPTS: Final = 16
 TRIAL_RTOS: Final = 2.0
 """A trial of a resolver that is not in use is late after so many of the shortest retransmission
 times: it is for learning about the resolver, and the query is not to suffer for that."""
+
+FIRST_LOOK_S: Final = 0.04
+"""When an attempt at an unknown resolver is looked at first: by then another may have answered and
+show how long an answer takes here."""
 
 DOUBT_S: Final = 10.0
 """For this long after a loss or a refusal what is late at a resolver is taken for lost, not held: a
@@ -363,10 +367,7 @@ class Engine:
             if now >= attempt.expires_at:
                 self._expired(now, attempt)
             else:
-                due_at = attempt.expires_at
-                if not self._late(now, attempt):
-                    # It may show later that it is lost: look again when it is twice as old.
-                    due_at = min(due_at, 2 * now - attempt.sent_at)
+                due_at = min(self._late(now, attempt), attempt.expires_at)
                 self._wheel.add(due_at, attempt)
         if self._copies is not None and now >= self._copies.next_at:
             for query in self._copies.due(now):
@@ -420,17 +421,25 @@ class Engine:
         if expires_at > query.deadline_at:
             expires_at = query.deadline_at
         attempt = Attempt(query, resolver, kind, now, expires_at)
-        due_at = now + resolver.rto_s
-        if not resolver.srtt_s or (not resolver.equal and self._settings.hedge_only_losing):
-            due_at = now + min(resolver.rto_s, TRIAL_RTOS * self._selection.soonest_rto_s)
+        late_s = resolver.rto_s
+        if not resolver.srtt_s:
+            late_s = FIRST_LOOK_S
+        elif not resolver.equal and self._settings.hedge_only_losing:
+            late_s = min(late_s, self._trial_s)
         if query.tried and kind != COPY:
             # Sent to the same resolver again, it waits twice as long each time (RFC 6298, 5.5).
-            due_at = now + resolver.rto_s * 2 ** query.tried.count(resolver)
+            late_s *= 2 ** query.tried.count(resolver)
+        due_at = now + late_s
         query.open += 1
         query.tried.append(resolver)
         resolver.sent += 1
         self._wheel.add(due_at if due_at < expires_at else expires_at, attempt)
         return attempt
+
+    @property
+    def _trial_s(self) -> float:
+        """After how long a trial of a resolver that is not in use is late."""
+        return TRIAL_RTOS * self._selection.soonest_rto_s
 
     def _close(self, attempt: Attempt) -> bool:
         """Close an attempt and take it out of its socket's table; False if it was closed."""
@@ -512,14 +521,20 @@ class Engine:
         self.drop("reply_oversize")
         return dns.truncated(reply, query.wire, query.end)
 
-    def _late(self, now: float, attempt: Attempt) -> bool:
-        """Hedge: try a late query on another resolver too. False if it may only be held."""
+    def _late(self, now: float, attempt: Attempt) -> float:
+        """Hedge: try a late query on another resolver too. Return when to look at it again.
+
+        What may only be held may show later that it is lost: it is looked at when twice as old.
+        """
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
-            return True
+            return NEVER
         if attempt.kind == COPY:
-            return True  # it was sent for its own sake; the first sending has its own time
+            return NEVER  # it was sent for its own sake; the first sending has its own time
         late = attempt.resolver
+        least_s = min(late.rto_s, self._trial_s)
+        if not late.srtt_s and now - attempt.sent_at < least_s - ROUNDING_S:
+            return min(2 * now - attempt.sent_at, attempt.sent_at + least_s)
         # What was sent later has been answered: this one is lost, and no poll that is held.
         overtaken = self._newest_answered_at > attempt.sent_at
         trouble_ns = int(now * NS) - self._board.words[late.refused_word]
@@ -531,18 +546,20 @@ class Engine:
             or (self._settings.hedge_only_losing and not late.equal)
         )
         if self._settings.hedge_only_losing and not lost:
-            return False
+            return 2 * now - attempt.sent_at
         if lost and query.doubted is None:
             query.doubted = attempt
         resolver = self._selection.other(now, query.tried, equals_only=not lost)
-        if resolver is None and late.losing and attempt.kind != HEDGE:
+        down = late.state is State.DOWN
+        if resolver is None and late.losing and attempt.kind != HEDGE and not down:
             resolver = self._selection.choose(now)  # a lossy pool: better twice than never
         if resolver is not None:
             self.hedges += 1
             self.outbox.append(self._attempt(now, query, resolver, HEDGE))
-        elif lost and attempt.kind != HEDGE:
-            self._waiting.admit(now, query, refused=False, first=True)
-        return True
+        elif lost and (attempt.kind != HEDGE or not late.equal):
+            # Those that refused it before may have room by now.
+            self._waiting.admit(now, query, refused=len(query.tried) > 1, first=True)
+        return NEVER
 
     def _go_on(
         self, now: float, attempt: Attempt, *, lost: bool = False, refused: bool = False
