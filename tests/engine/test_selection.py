@@ -310,7 +310,7 @@ def test_probe_of_a_down_resolver_goes_out_every_interval_while_it_is_quiet() ->
     assert 9 <= len(probes) <= 11
     assert b"\x05probe\x07example\x00\x00\x01\x00\x01" in probes[0].wire
     assert driver.sent_to("a") == []
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 @pytest.mark.parametrize("workers", [2, 4])
