@@ -32,7 +32,8 @@ from relay.config_errors import BadValue, ConfigError, ConfigProblems
 from relay.endpoints import ControlAddress, no_controls, parse_control, parse_domain, parse_listen
 from relay.printable import printable
 from relay.profiles import PROFILES
-from relay.resolver_list import parse_entry
+from relay.resolver_list import parse_bootstrap, parse_entry
+from relay.ways_out import parse_bind, parse_via
 from shared.board import MAX_WORKERS
 from shared.errors import RelayError
 
@@ -110,8 +111,26 @@ def _pool_options(command: Command) -> Command:
             "resolvers",
             type=Parsed("ADDRESS", parse_entry),
             multiple=True,
-            help="Resolver to use, as 8.8.8.8, tcp://8.8.8.8:53, auto or file:PATH; repeatable."
+            help="Resolver to use, as 8.8.8.8, tcp://8.8.8.8:53, dot://1.1.1.1,"
+            " https://dns.google/dns-query, sdns://..., auto or file:PATH; repeatable."
             "  [default: auto]",
+        ),
+        click.option(
+            "--bootstrap",
+            type=Parsed("ADDRESS", parse_bootstrap),
+            multiple=True,
+            help="Resolver to look names of resolvers up with; repeatable."
+            "  [default: well-known ones]",
+        ),
+        click.option(
+            "--via",
+            type=Parsed("URL", parse_via),
+            help="Proxy for TCP, DoT and DoH: socks5://USER:PASSWORD@HOST:PORT or http://...",
+        ),
+        click.option(
+            "--bind",
+            type=Parsed("ADDRESS|INTERFACE", parse_bind),
+            help="Source address or interface to ask from.",
         ),
         click.option(
             "-l",

@@ -22,6 +22,7 @@ from relay.endpoints import ControlAddress, ListenAddress
 from relay.printable import quoted
 from relay.profiles import SettingsChanges, pool_settings
 from relay.resolver_address import AUTO, ResolverAddress, loops_back
+from relay.ways_out import Proxy, why_absent
 from shared.board import MAX_POOLS, MAX_SLOTS, MAX_WORKERS
 from workers.settings import PoolSettings
 
@@ -53,6 +54,8 @@ class PoolConfig:
     resolvers: tuple[ResolverAddress, ...]
     """In the order of preference, each once; `AUTO` among them stands for those found."""
     settings: PoolSettings
+    bootstrap: tuple[ResolverAddress, ...] = ()
+    """Whom names are looked up with; empty for the default."""
     discovery: DiscoverySettings = DiscoverySettings()
     domains: tuple[str, ...] = ()
     record_type: str | None = None
@@ -87,6 +90,9 @@ class PoolSpec:
     tunnel: str = "generic"
     listen: ListenAddress | None = None
     resolvers: tuple[resolver_list.Entry, ...] = ()
+    bootstrap: tuple[ResolverAddress, ...] = ()
+    via: Proxy | None = None
+    bind: str = ""
     changes: SettingsChanges = field(default_factory=dict)
     discovery: DiscoverySettings = DiscoverySettings()
     domains: tuple[str, ...] = ()
@@ -112,9 +118,12 @@ class FileSpec:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the command line says. None, or no resolver: nothing."""
+    """What the command line says. None, or an empty tuple: nothing."""
 
     resolvers: tuple[resolver_list.Entry, ...] = ()
+    bootstrap: tuple[ResolverAddress, ...] = ()
+    via: Proxy | None = None
+    bind: str | None = None
     listen: ListenAddress | None = None
     tunnel: str | None = None
     domain: str | None = None
@@ -179,17 +188,21 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
     built: list[PoolConfig] = []
     for pool in pools:
         place = ("--resolver",) if flags.resolvers else (*pool.path, "resolvers")
-        expanded = resolver_list.expand(pool.resolvers, place)
+        resolvers = pool.resolvers or (AUTO,)
+        expanded = resolver_list.expand(resolvers, place, pool.via, pool.bind)
         warnings += expanded.warnings
         problems += expanded.problems
         listen = pool.listen or ListenAddress()
         problems += _resolver_problems(expanded, listen, place)
+        problems += _bootstrap_problems(pool, listen, flags)
+        warnings += _absent_sources(pool, expanded, flags)
         built.append(
             PoolConfig(
                 name=pool.name,
                 tunnel=pool.tunnel,
                 listen=listen,
-                resolvers=tuple(expanded.resolvers) or (AUTO,),
+                resolvers=tuple(expanded.resolvers),
+                bootstrap=pool.bootstrap,
                 settings=pool_settings(
                     pool.name,
                     pool.tunnel,
@@ -226,6 +239,9 @@ def _flag_problems(flags: Flags, pools: tuple[PoolSpec, ...]) -> list[Problem]:
         Problem(f"does not say which of the {len(pools)} pools of the file it is for", (flag,))
         for flag, value in (
             ("--resolver", flags.resolvers),
+            ("--bootstrap", flags.bootstrap),
+            ("--via", flags.via),
+            ("--bind", flags.bind),
             ("--listen", flags.listen),
             ("--tunnel", flags.tunnel),
             ("--domain", flags.domain),
@@ -238,6 +254,9 @@ def _with_flags(pool: PoolSpec, flags: Flags) -> PoolSpec:
     return replace(
         pool,
         resolvers=flags.resolvers or pool.resolvers,
+        bootstrap=flags.bootstrap or pool.bootstrap,
+        via=flags.via or pool.via,
+        bind=flags.bind or pool.bind,
         listen=flags.listen or pool.listen,
         tunnel=flags.tunnel or pool.tunnel,
         domains=(flags.domain,) if flags.domain else pool.domains,
@@ -256,6 +275,32 @@ def _resolver_problems(
     if expanded.had_list and not expanded.resolvers and not expanded.problems:
         problems.append(Problem("the lists name no resolver at all", place))
     return problems
+
+
+def _bootstrap_problems(pool: PoolSpec, listen: ListenAddress, flags: Flags) -> list[Problem]:
+    return [
+        Problem(
+            f"{quoted(str(address))}: the pool itself listens on {listen}",
+            ("--bootstrap",) if flags.bootstrap else (*pool.path, "bootstrap", index),
+        )
+        for index, address in enumerate(pool.bootstrap)
+        if loops_back(address, listen)
+    ]
+
+
+def _absent_sources(pool: PoolSpec, expanded: resolver_list.Expanded, flags: Flags) -> list[str]:
+    """Return a warning for every `bind` that is not there now; it may come, so it is no mistake."""
+    places: dict[str, config_errors.Path] = {}
+    if pool.bind:
+        places[pool.bind] = ("--bind",) if flags.bind else (*pool.path, "bind")
+    for address, path in expanded.resolvers.items():
+        if address.bind:
+            places.setdefault(address.bind, path)
+    return [
+        f"{config_errors.path_text(path)}: {quoted(bind)}: {why}"
+        for bind, path in places.items()
+        if (why := why_absent(bind))
+    ]
 
 
 def _together(specs: tuple[PoolSpec, ...], pools: list[PoolConfig]) -> list[Problem]:

@@ -7,12 +7,21 @@ it expected. Nothing is coerced: true is no number and 5 is no duration.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    PrivateAttr,
+    ValidationError,
+    WrapValidator,
+)
 from pydantic import ValidationInfo as Info
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -26,6 +35,7 @@ from relay.config import (
     usable_cores,
 )
 from relay.config_errors import (
+    BadValue,
     ConfigError,
     ConfigProblems,
     Problem,
@@ -41,17 +51,22 @@ from relay.endpoints import (
     no_controls,
     parse_control,
     parse_domain,
+    parse_host,
     parse_listen,
 )
 from relay.printable import quoted
 from relay.profiles import PROFILES, SettingsChanges
-from relay.resolver_list import Entry, parse_entry
+from relay.resolver_address import Options, ResolverAddress, parse
+from relay.resolver_list import Entry, parse_bootstrap, parse_entry
+from relay.ways_out import Proxy, parse_bind, parse_via
 from shared.board import MAX_WORKERS
 
 BALANCINGS: Final = ("auto", "roundrobin", "weighted", "lowest_latency")
 HEDGES: Final = ("late", "losing")
 FAILURES: Final = ("servfail", "silence")
+METHODS: Final = ("POST", "GET")
 MOST_COPIES: Final = 16
+HEAVIEST: Final = 1_000
 LONGEST_NAME: Final = 128
 
 
@@ -161,8 +176,31 @@ def _name(text: str) -> str:
     return no_controls(text, LONGEST_NAME)
 
 
+def _path(text: str) -> str:
+    return no_controls(text, 1024)
+
+
 def _state_path(text: str, base: Path) -> Path:
     return base / no_controls(text, 4096)
+
+
+def _ca_file(text: str, base: Path) -> str:
+    path = (base / no_controls(text, 4096)).absolute()
+    try:
+        # As the workers will: what cannot be loaded is found here and not when a resolver fails.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        raise BadValue("holds no certificate in PEM form", text=text) from None
+    except OSError as error:
+        raise BadValue(error.strerror or str(error), text=text) from None
+    return str(path)
+
+
+def _server_name(text: str) -> str:
+    try:
+        return parse_host(no_controls(text, 255))
+    except BadValue as error:
+        raise error.about(text) from None
 
 
 def _switch(value: object) -> bool:
@@ -179,18 +217,81 @@ def _opened_text(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _upper(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 
+Handler = Callable[[object], "ResolverModel"]
+
 Country = Annotated[str | None, PlainValidator(_country)]
 Domain = Annotated[str, _text("a domain name", parse_domain)]
 Domains = Annotated[list[Domain], BeforeValidator(_opened_text)]
-Resolver = Annotated[Entry, _based("an address", parse_entry)]
-Resolvers = Annotated[list[Resolver], BeforeValidator(_opened_text)]
 Text = Annotated[str | None, _text("a text", _name)]
 Copies = Annotated[int | None, _integer(1, MOST_COPIES)]
 Switch = Annotated[bool | None, PlainValidator(_switch)]
+Via = Annotated[Proxy | None, _text('"socks5://HOST:PORT" or "http://HOST:PORT"', parse_via)]
+Bind = Annotated[str, _text("an IP address or the name of an interface", parse_bind)]
+Bootstrap = Annotated[
+    list[Annotated[ResolverAddress, _text("an address", parse_bootstrap)]],
+    BeforeValidator(_opened_text),
+]
+
+
+class ResolverModel(_Strict):
+    """The fields of an entry of `resolvers`; a text stands for one with an address alone."""
+
+    address: Annotated[str, PlainValidator(lambda value: _string(value, "an address"))]
+    server_name: Annotated[str, _text("a host name", _server_name)] = ""
+    ca_file: Annotated[str, _based("a path", _ca_file)] = ""
+    insecure: Annotated[bool, PlainValidator(_switch)] = False
+    path: Annotated[str, _text("a path", _path)] = ""
+    method: Annotated[str | None, _choice(METHODS), BeforeValidator(_upper)] = None
+    via: Via = None
+    bind: Bind = ""
+    weight: Annotated[int, _integer(1, HEAVIEST)] = 1
+    _entry: Entry = PrivateAttr()
+
+    @property
+    def entry(self) -> Entry:
+        """What the entry names."""
+        return self._entry
+
+    @classmethod
+    def read(cls, value: object, handler: Handler, info: Info) -> ResolverModel:
+        """Read an entry, a text or an object."""
+        if isinstance(value, dict):
+            model = handler(value)
+            model._entry = _read(model.address, "an address", model._parsed)
+            return model
+        assert info.context is not None
+        base: Path = info.context["base"]
+        entry = _read(value, "an address", lambda text: parse_entry(text, base))
+        model = cls.model_construct()
+        model._entry = entry
+        return model
+
+    def _parsed(self, text: str) -> ResolverAddress:
+        return parse(
+            text,
+            Options(
+                server_name=self.server_name,
+                ca_file=self.ca_file,
+                insecure=self.insecure,
+                path=self.path,
+                get=None if self.method is None else self.method == "GET",
+                via=self.via,
+                bind=self.bind,
+                weight=self.weight,
+            ),
+        )
+
+
+Resolver = Annotated[ResolverModel, WrapValidator(ResolverModel.read)]
+Resolvers = Annotated[list[Resolver], BeforeValidator(_opened_text)]
 
 
 class DiscoveryModel(_Strict):
@@ -258,6 +359,9 @@ class PoolModel(_Strict):
     domains: Domains = []
     listen: Annotated[ListenAddress | None, _text('"HOST:PORT"', parse_listen)] = None
     resolvers: Resolvers = []
+    bootstrap: Bootstrap = []
+    via: Via = None
+    bind: Bind = ""
     pretest_domain: Domains = []
     packet_duplication: Copies = None
     record_type: Text = None
@@ -279,6 +383,7 @@ class FileModel(_Strict):
 _MODELS: Final[dict[str, type[BaseModel]]] = {
     "": FileModel,
     "pools": PoolModel,
+    "resolvers": ResolverModel,
     "smart_pool": SmartPoolModel,
     "discovery": DiscoveryModel,
 }
@@ -324,7 +429,10 @@ def _pool_spec(model: PoolModel, path: Place) -> PoolSpec:
         name=model.name or f"pool-{path[-1]}",
         tunnel=model.tunnel,
         listen=model.listen,
-        resolvers=tuple(model.resolvers),
+        resolvers=tuple(each.entry for each in model.resolvers),
+        bootstrap=tuple(model.bootstrap),
+        via=model.via,
+        bind=model.bind,
         changes=model.smart_pool.changes(),
         discovery=model.smart_pool.discovery.settings(),
         domains=(*([model.domain] if model.domain else []), *model.domains),
@@ -348,6 +456,8 @@ def _problem(details: ErrorDetails, base: Place) -> Problem:
     match details["type"]:
         case "extra_forbidden":
             message = _unknown_field(path)
+        case "missing":
+            message = "the field is missing"
         case "model_type":
             wanted = _OBJECT_OR_SWITCH if path[-1:] == ("smart_pool",) else "an object"
             message = f"expected {wanted}, not {described(value)}"

@@ -113,7 +113,7 @@ def _pool(document: Document, outbound: dict[str, Any], index: int) -> PoolSpec 
         path=place,
         name=_tag(outbound, kind, index)[:LONGEST_NAME],
         tunnel=kind,
-        resolvers=tuple(model.resolvers),
+        resolvers=tuple(each.entry for each in model.resolvers),
         changes=model.smart_pool.changes(),
         discovery=model.smart_pool.discovery.settings(),
         domains=tuple(dict.fromkeys((*model.domain, *model.domains))),

@@ -35,6 +35,7 @@ from relay.control.status import ill_health, pool_counts, resolver_status, worke
 from relay.endpoints import ListenAddress, ip_of
 from relay.listeners import Listeners
 from relay.notify import Notifier
+from relay.resolver_address import ResolverAddress
 from relay.roster import Roster, slots_for
 from relay.state_log import LOOK_S, StateLog
 from relay.supervisor import (
@@ -219,7 +220,8 @@ class Relay:
         runner = None
         try:
             self._happened(self._machine.start(time.monotonic()))
-            background.append(self._loop.create_task(self._roster.watch_names(self._send_roster)))
+            watching = self._roster.watch_names(self._send_roster, self._look_up)
+            background.append(self._loop.create_task(watching))
             if self._notifier.watchdog_s:
                 background.append(self._loop.create_task(self._feed_watchdog()))
             # Slow to import, and the workers are on their way meanwhile.
@@ -242,8 +244,18 @@ class Relay:
                 process.kill()
                 process.close()
 
+    async def _look_up(self, pool: int, address: ResolverAddress, in_vain: int) -> list[str]:
+        """Resolve the name that a resolver of a pool needs."""
+        # Slow to import, and of no use where every resolver is written with its address.
+        from relay.bootstrap import Bootstrap
+
+        listens = [sockets.address for sockets in self._listeners.pools]
+        return await Bootstrap(self.config.pools[pool].bootstrap, listens).look_up(address, in_vain)
+
     def _look_at_states(self, states: StateLog) -> None:
-        """Log what became of the resolvers, and look again in a second."""
+        """Log what became of the resolvers, see to their names, and look again in a second."""
+        faulty = {slot for slot, said in self._faults.items() if said}
+        self._roster.look_after(faulty, time.monotonic())
         names = (pool.name for pool in self.config.pools)
         for level, text in states.look(list(zip(names, self._roster.pools, strict=True))):
             log.log(level, "%s", text)
@@ -465,7 +477,8 @@ def run(config: Config, argv: list[str]) -> int:
 
 
 def _without_resolvers(config: Config) -> Config:
-    return replace(config, pools=tuple(replace(pool, resolvers=()) for pool in config.pools))
+    pools = (replace(pool, resolvers=(), bootstrap=()) for pool in config.pools)
+    return replace(config, pools=tuple(pools))
 
 
 def _listens(relay: Relay) -> list[ListenAddress]:

@@ -1,26 +1,35 @@
 """Entries of a pool's `resolvers`: addresses, and files that list addresses.
 
 Used by: the configuration. A file is named `file:PATH`; it has one address a line, `#` starts a
-comment. Invariant: a bad line is a warning with its number and never the end of the list; an
-address counts once, however often and in whatever spelling it is named.
+comment (after a blank where the address is encrypted, since there it may be a part of it).
+Invariant: a bad line is a warning with its number and never the end of the list; an address counts
+once, however often and in whatever spelling it is named.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from relay.config_errors import AddressError, Problem, is_flag
+from relay.config_errors import AddressError, Problem, is_flag, path_text
 from relay.config_errors import Path as Place
 from relay.endpoints import no_controls
 from relay.printable import printable, quoted
-from relay.resolver_address import ENCRYPTED_UNSUPPORTED, ResolverAddress, parse
+from relay.resolver_address import ResolverAddress, parse, with_defaults
+from relay.ways_out import DIRECT, Proxy
 
 LARGEST_FILE_BYTES: Final = 16 << 20
 _WARNINGS_SHOWN: Final = 20
+_REMARKS_SHOWN: Final = 5
+"""Of one kind, in all; of more only the number is told."""
+
 _PREFIX: Final = "file:"
+_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*")
+_MAY_BE_PINNED: Final = re.compile(r"\s*(?:dot|tls|https)://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +51,47 @@ class Expanded:
     warnings: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     had_list: bool = False
+    via: Proxy | None = None
+    """The proxy of those that name none."""
+    bind: str = ""
+    """Where those send from that do not say."""
+    _known: dict[tuple[object, ...], ResolverAddress] = field(default_factory=dict)
+    _told: Counter[str] = field(default_factory=Counter)
+
+    def take(self, address: ResolverAddress, at: Place, where: str) -> None:
+        """Add a resolver that the entry at `at` names; raise `AddressError` where it cannot be."""
+        address = with_defaults(address, self.via, self.bind)
+        first = self._known.get(address.identity)
+        if first is not None:
+            if first != address:
+                self._tell(where, address, "is there already, with other options; those count")
+            return
+        self._known[address.identity] = address
+        self.resolvers[address] = at
+        if address.remark:
+            self._tell(where, address, address.remark)
+        if address.insecure:
+            self._tell(where, address, "insecure: any certificate is taken, nobody is verified")
+        is_datagrams = address.scheme in ("udp", "auto")
+        if is_datagrams and address.via is None and self.via not in (None, DIRECT):
+            self._tell(where, address, "asked directly: the proxy carries no UDP")
+
+    def sum_up(self) -> None:
+        """Add what was not told one by one."""
+        for text, count in self._told.items():
+            if count > _REMARKS_SHOWN:
+                self.warnings.append(f"{count - _REMARKS_SHOWN:,} more resolvers: {text}")
+
+    def _tell(self, where: str, address: ResolverAddress, text: str) -> None:
+        self._told[text] += 1
+        if self._told[text] <= _REMARKS_SHOWN:
+            self.warnings.append(f"{where}: {address}: {text}")
 
 
 def parse_entry(text: str, base: Path | None = None) -> Entry:
     """Return what one entry names; a relative path is taken from `base`. Raise `AddressError`."""
     if not text.strip().startswith(_PREFIX):
-        return _usable(text)
+        return parse(text)
     try:
         name = no_controls(text, 4096).removeprefix(_PREFIX).removeprefix("//").strip()
         if not name:
@@ -57,13 +101,35 @@ def parse_entry(text: str, base: Path | None = None) -> Entry:
     return ListFile(base / name if base else Path(name))
 
 
-def expand(entries: Sequence[Entry], place: Place) -> Expanded:
-    """Return the addresses of `entries`, which stand at `place` of the configuration."""
-    found = Expanded()
+def parse_bootstrap(text: str) -> ResolverAddress:
+    """Return a resolver that names are looked up with: one whose own address is known."""
+    address = parse(text)
+    try:
+        if address.scheme == "https":
+            host = (address.pins or (address.host,))[0]
+            raise AddressError("names are looked up over UDP, TCP or DoT", f"dot://{host}")
+        if address.unresolved:
+            raise AddressError("a resolver to look names up with is written with its IP address")
+    except AddressError as error:
+        raise error.about(text) from None
+    return address
+
+
+def expand(
+    entries: Sequence[Entry], place: Place, via: Proxy | None = None, bind: str = ""
+) -> Expanded:
+    """Return the addresses of `entries`, which stand at `place` of the configuration.
+
+    `via` and `bind` are for those that name none of their own.
+    """
+    found = Expanded(via=via, bind=bind)
     for index, entry in enumerate(entries):
         at = place if is_flag(place) else (*place, index)
         if isinstance(entry, ResolverAddress):
-            found.resolvers.setdefault(entry, at)
+            try:
+                found.take(entry, at, path_text(at))
+            except AddressError as error:
+                found.problems.append(Problem(str(error), at))
             continue
         found.had_list = True
         try:
@@ -73,14 +139,8 @@ def expand(entries: Sequence[Entry], place: Place) -> Expanded:
             found.problems.append(Problem(f"{quoted(str(entry.path))}: {reason}", at))
             continue
         _take_lines(found, entry.path, lines, at)
+    found.sum_up()
     return found
-
-
-def _usable(text: str) -> ResolverAddress:
-    address = parse(text)
-    if address.is_encrypted:
-        raise AddressError(ENCRYPTED_UNSUPPORTED, text=text)
-    return address
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -96,17 +156,22 @@ def _read_lines(path: Path) -> list[str]:
 def _take_lines(found: Expanded, path: Path, lines: list[str], at: Place) -> None:
     bad = 0
     for number, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
+        text = _without_comment(line)
         if not text:
             continue
+        where = f"{printable(str(path), 4096)}:{number}"
         try:
-            address = _usable(text)
+            found.take(parse(text), at, where)
         except AddressError as error:
             bad += 1
             if bad <= _WARNINGS_SHOWN:
-                found.warnings.append(f"{printable(str(path), 4096)}:{number}: {error}")
-            continue
-        found.resolvers.setdefault(address, at)
+                found.warnings.append(f"{where}: {error}")
     if bad > _WARNINGS_SHOWN:
         more = bad - _WARNINGS_SHOWN
         found.warnings.append(f"{printable(str(path), 4096)}: {more:,} more bad lines")
+
+
+def _without_comment(line: str) -> str:
+    if _MAY_BE_PINNED.match(line):
+        return _COMMENT.sub("", line).strip()
+    return line.partition("#")[0].strip()

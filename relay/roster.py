@@ -1,8 +1,9 @@
 """Which resolvers each pool asks, in which slot of the board, and which worker keeps each of them.
 
 Owner: the supervisor. A resolver that is configured by address is in the roster from the start; one
-that is configured by name joins when the name is resolved, in the background and again now and
-then.
+that is configured by name joins when the name is resolved, in the background. The name is looked up
+again now and then, and soon while the resolver cannot be reached; as long as the address in use is
+among the answers, nothing changes for the workers.
 
 Invariants: a slot belongs to one (pool, address) at a time. A slot that became free rests for
 QUIET_S and is cleared before its next tenant, so that no worker writes into it what it knew of the
@@ -14,22 +15,21 @@ slots only, and its successor gets the same ones back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from relay.config_errors import AddressError
 from relay.device_resolvers import device_resolvers
 from relay.endpoints import ListenAddress
-from relay.resolver_address import ResolverAddress, loops_back
+from relay.resolver_address import ResolverAddress, loops_back, with_defaults
 from shared import layout
 from shared.board import MAX_SLOTS, Board
 from shared.errors import RelayError
+from workers.engine.health import State
 from workers.settings import ResolverEntry
 
 DEFAULT_SLOTS: Final = 4096
@@ -41,12 +41,19 @@ REFRESH_S: Final = 300.0
 
 FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 60.0
-LOOKUPS_AT_ONCE: Final = 8
+
+AGAIN_S: Final = 5.0
+"""How soon after its last look-up the name of a resolver that cannot be reached is asked again. It
+doubles up to LONGEST_RETRY_S while that does not help."""
+
+LOOKUPS_AT_ONCE: Final = 32
+"""More than there are names in most pools: one that takes its whole time holds up no other."""
 
 log = logging.getLogger(__name__)
 
-Lookup = Callable[[ResolverAddress], "asyncio.Future[list[str]]"]
-"""Resolves a resolver's name to addresses, the best first."""
+Lookup = Callable[[int, ResolverAddress, int], Awaitable[list[str]]]
+"""Resolves the name that a resolver of a pool needs to addresses, the best first. The last argument
+counts how often that was in vain. Raises RelayError."""
 
 
 class RosterError(RelayError):
@@ -60,11 +67,23 @@ class Member:
     address: ResolverAddress
     entry: ResolverEntry | None = None
     """What the workers are told; None while its name has no address yet."""
+    hosts: tuple[str, ...] = ()
+    """What its name was resolved to for the entry, the address in use first."""
     fault: str = ""
     """Why there is no entry, or why the last look at the name failed."""
     retry_s: float = 0.0
     due_at: float = 0.0
     """When a name is looked up next."""
+    asked_at: float = 0.0
+    unreachable: bool = False
+    """Whether it is looked up sooner because nobody can reach it."""
+    in_vain: int = 0
+    """Look-ups since it was last fine."""
+    name: str = field(init=False)
+    """What has to be looked up, if anything; kept because every member is looked through often."""
+
+    def __post_init__(self) -> None:
+        self.name = self.address.unresolved
 
 
 @dataclass(slots=True)
@@ -101,7 +120,7 @@ class Roster:
         self._slots = Slots(board)
         self._living: tuple[int, ...] = tuple(range(board.at.workers))
         self._woken = asyncio.Event()
-        self._taken: list[set[tuple[str, str, int]]] = [set() for _ in listens]
+        self._taken: list[set[tuple[object, ...]]] = [set() for _ in listens]
         self.pools: list[list[Member]] = [[] for _ in listens]
 
     def set_resolvers(self, pool: int, wanted: Iterable[ResolverAddress], now: float) -> bool:
@@ -119,8 +138,11 @@ class Roster:
             self._drop_entry(pool, gone, now)
         self.pools[pool] = members
         for member in self.pools[pool]:
-            if member.entry is None and not member.address.is_name:
-                self._set_host(pool, member, member.address.host, now)
+            address = member.address
+            if member.entry is None and not member.name:
+                self._join(pool, member, address.pins or (address.host,), now)
+            elif member.entry is None:
+                member.due_at = now  # whoever asks for it now has perhaps mended what was wrong
         self._woken.set()
         return self.entries(pool) != before
 
@@ -137,21 +159,38 @@ class Roster:
             entry.slot for pool in range(len(self.pools)) for entry in self.entries(pool)
         )
 
-    async def watch_names(
-        self, changed: Callable[[int], None], lookup: Lookup | None = None
-    ) -> None:
+    def look_after(self, faulty: Container[int], now: float) -> None:
+        """See to the names of resolvers that are down, or whose slots workers call `faulty`.
+
+        They are looked up soon, in case the address has changed.
+        """
+        words, at = self._board.words, self._board.at
+        for members in self.pools:
+            for member in members:
+                entry = member.entry
+                if entry is None or not member.name:
+                    continue
+                state = words[at.resolver(entry.slot) + layout.RESOLVER_STATE]
+                unreachable = entry.slot in faulty or state == State.DOWN
+                if unreachable and not member.unreachable:
+                    member.retry_s = max(member.retry_s, AGAIN_S)
+                    soon = max(now, member.asked_at + member.retry_s)
+                    member.due_at = min(member.due_at, soon)
+                    self._woken.set()
+                member.unreachable = unreachable
+
+    async def watch_names(self, changed: Callable[[int], None], look_up: Lookup) -> None:
         """Look names up for ever and call `changed` with the pools whose roster that changes."""
-        look_up = lookup or look_up_in_thread
         running: set[asyncio.Task[None]] = set()
         gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def one(pool: int, member: Member) -> None:
             async with gate:
+                hosts, problem = [], ""
                 try:
-                    hosts = await look_up(member.address)
-                    problem = ""
-                except OSError as error:
-                    hosts, problem = [], error.strerror or str(error)
+                    hosts = await look_up(pool, member.address, member.in_vain)
+                except RelayError as error:
+                    problem = str(error)
             if self._take_answer(pool, member, hosts, problem, time.monotonic()):
                 changed(pool)
 
@@ -161,11 +200,12 @@ class Roster:
             next_at = now + REFRESH_S
             for pool, members in enumerate(self.pools):
                 for member in members:
-                    if not member.address.is_name:
+                    if not member.name:
                         continue
                     if member.due_at <= now:
                         # Its own answer sets the next time; this one is for the loop's sake.
                         member.due_at = now + REFRESH_S
+                        member.asked_at = now
                         task = asyncio.ensure_future(one(pool, member))
                         running.add(task)
                         task.add_done_callback(running.discard)
@@ -185,12 +225,23 @@ class Roster:
     def _expanded(self, wanted: Iterable[ResolverAddress]) -> list[ResolverAddress]:
         found: dict[ResolverAddress, None] = {}
         for address in wanted:
-            for each in device_resolvers() if address.is_auto else (address,):
+            for each in self._of_device(address) if address.is_auto else (address,):
                 if self._is_own(each):
                     log.warning("%s is left out: the relay itself listens there", each)
                 else:
                     found[each] = None
         return list(found)
+
+    @staticmethod
+    def _of_device(auto: ResolverAddress) -> list[ResolverAddress]:
+        """Return the resolvers of this device, asked as the entry `auto` says."""
+        found = []
+        for each in device_resolvers():
+            try:
+                found.append(with_defaults(replace(each, weight=auto.weight), bind=auto.bind))
+            except AddressError as error:
+                log.warning("%s is left out: it %s", each, error.reason)
+        return found
 
     def _is_own(self, address: ResolverAddress) -> bool:
         return any(loops_back(address, listen) for listen in self._listens)
@@ -202,30 +253,52 @@ class Roster:
         if not any(member is each for each in self.pools[pool]):
             return False
         self._woken.set()
-        hosts = [h for h in hosts if not self._is_own(replace(member.address, host=h))]
+        address = member.address
+        if not address.proxy:
+            hosts = [h for h in hosts if not self._is_own(replace(address, host=h))]
         if not hosts and not problem:
             problem = "the name has no usable address"
-        if problem:
+        if problem or member.unreachable:
             member.retry_s = min(LONGEST_RETRY_S, member.retry_s * 2 or FIRST_RETRY_S)
             member.due_at = now + member.retry_s
+            member.in_vain += 1
+        else:
+            member.retry_s, member.in_vain = 0.0, 0
+            member.due_at = now + REFRESH_S
+        if problem:
             if member.fault != problem:
-                log.warning("%s cannot be resolved: %s", member.address, problem)
+                log.warning("%s cannot be resolved: %s", address, problem)
             member.fault = problem
             return False
-        member.retry_s = 0.0
-        member.due_at = now + REFRESH_S
         member.fault = ""
-        if member.entry is not None and member.entry.host in hosts:
-            return False
         had_entry = member.entry is not None
+        if member.entry is not None and member.hosts[0] in hosts:
+            if not self._may_move(member, hosts):
+                return False
+            following = hosts.index(member.hosts[0]) + 1
+            hosts = hosts[following:] + hosts[:following]
         self._drop_entry(pool, member, now)
-        return self._set_host(pool, member, hosts[0], now) or had_entry
+        return self._join(pool, member, hosts, now) or had_entry
 
-    def _set_host(self, pool: int, member: Member, host: str, now: float) -> bool:
+    def _may_move(self, member: Member, hosts: Sequence[str]) -> bool:
+        """Whether another of `hosts` is to be tried although the one in use is among them.
+
+        That is so where nobody can reach it. The addresses that workers know of for a stream they
+        try in turn by themselves.
+        """
+        if not member.unreachable or len(hosts) < 2:
+            return False
+        knows_one = member.address.scheme == "udp" or member.address.proxy is not None
+        return knows_one or not set(member.hosts).issuperset(hosts)
+
+    def _join(self, pool: int, member: Member, hosts: Sequence[str], now: float) -> bool:
+        """Let a member in under the first of `hosts` that nobody else of the pool has."""
         address = member.address
-        place = (address.scheme, host, address.port)
-        if place in self._taken[pool]:
-            member.fault = f"{host} is in the pool already"
+        taken = self._taken[pool]
+        turns = ((*hosts[first:], *hosts[:first]) for first in range(len(hosts)))
+        found = next((turn for turn in turns if _place(address, turn[0]) not in taken), None)
+        if found is None:
+            member.fault = f"{hosts[0]} is in the pool already"
             return False
         try:
             slot = self._slots.take(now)
@@ -235,8 +308,9 @@ class Roster:
             member.fault = str(error)
             return False
         member.fault = ""
-        self._taken[pool].add(place)
-        member.entry = ResolverEntry(slot, address.scheme, host, address.port, str(address))
+        member.hosts = found
+        member.entry = entry_of(slot, address, found)
+        taken.add(_place(address, found[0]))
         self._write_keepers([slot])
         return True
 
@@ -244,7 +318,7 @@ class Roster:
         entry = member.entry
         if entry is not None:
             self._slots.give_back(entry.slot, now)
-            self._taken[pool].discard((entry.scheme, entry.host, entry.port))
+            self._taken[pool].discard(_place(member.address, member.hosts[0]))
             member.entry = None
 
     def _write_keepers(self, slots: Iterable[int]) -> None:
@@ -271,35 +345,42 @@ def keeper_of(slot: int, workers: int, living: Sequence[int]) -> int:
     return home if home in living else living[slot // workers % len(living)]
 
 
-def look_up_in_thread(address: ResolverAddress) -> asyncio.Future[list[str]]:
-    """Resolve a name with the C library, in a daemon thread.
+def entry_of(slot: int, address: ResolverAddress, hosts: Sequence[str]) -> ResolverEntry:
+    """Return what the workers are told of a resolver.
 
-    Not in the loop's pool: a look-up can block for half a minute, and a pool is waited for at exit.
+    `hosts` are the addresses of the name that it needs (its own, or its proxy's), or its own ones.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[list[str]] = loop.create_future()
-    kind = socket.SOCK_STREAM if address.scheme == "tcp" else socket.SOCK_DGRAM
+    proxy = address.proxy
+    via = ""
+    if proxy is not None:
+        via = proxy.url(hosts[0] if address.unresolved else proxy.host)
+        hosts = address.pins or (address.host,)
+    server_name = address.server_name
+    if address.is_encrypted and not server_name and address.host != hosts[0]:
+        server_name = address.host
+    return ResolverEntry(
+        slot=slot,
+        scheme=address.scheme,
+        host=hosts[0],
+        port=address.port,
+        name=address.shown,
+        weight=address.weight,
+        more_hosts=() if address.scheme == "udp" else tuple(hosts[1:]),
+        server_name=server_name,
+        ca_file=address.ca_file,
+        insecure=address.insecure,
+        path=address.path,
+        get=address.get,
+        via=via,
+        bind=address.bind,
+    )
 
-    def settle(hosts: list[str], error: OSError | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(hosts)
-        else:
-            future.set_exception(error)
 
-    def work() -> None:
-        hosts: list[str] = []
-        failure: OSError | None = None
-        try:
-            rows = socket.getaddrinfo(address.host, address.port, type=kind)
-            hosts = list(dict.fromkeys(str(row[4][0]) for row in rows))
-        except UnicodeError:
-            failure = OSError(0, "not a valid name")
-        except OSError as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the relay ended meanwhile, and its loop with it
-            loop.call_soon_threadsafe(settle, hosts, failure)
+def _place(address: ResolverAddress, host: str) -> tuple[object, ...]:
+    """Return what no two resolvers of a pool have in common.
 
-    threading.Thread(target=work, name=f"look-up {address.host}", daemon=True).start()
-    return future
+    `host` is the address of the name that the resolver needs, or its own one.
+    """
+    server = (address.server_name or address.host, address.path) if address.is_encrypted else ()
+    way = (address.bind, address.proxy, address.host) if address.proxy else (address.bind,)
+    return (address.scheme, host, address.port, server, way)

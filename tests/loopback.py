@@ -17,7 +17,9 @@ import functools
 import os
 import random
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 from typing import Any, ParamSpec, Self, cast
@@ -85,6 +87,10 @@ def family_of(host: str) -> socket.AddressFamily:
 # -- the pool -----------------------------------------------------------------------------------
 
 
+Place = tuple[str, str, int] | ResolverEntry
+"""A resolver of a roster, in short or with everything that can be said of it."""
+
+
 class Asked:
     """A client of the pool that asks one question, without a frontend between."""
 
@@ -113,12 +119,12 @@ class _Client:
 
 
 class Shell:
-    """A pool with its engine and board. Resolvers are (scheme, host, port).
+    """A pool with its engine and board. Resolvers are (scheme, host, port) or whole entries.
 
     `settings` are fields of PoolSettings; by default no query waits for room.
     """
 
-    def __init__(self, *places: tuple[str, str, int], **settings: Any) -> None:
+    def __init__(self, *places: Place, **settings: Any) -> None:
         self.settings = PoolSettings(**{"name": "pool", "token_wait_s": 0.0, **settings})
         self.faults: list[tuple[int, str]] = []
         self._places = places
@@ -149,10 +155,12 @@ class Shell:
             sock.close()
         self.board.close()
 
-    def set_roster(self, *places: tuple[str, str, int]) -> None:
+    def set_roster(self, *places: Place) -> None:
         self.pool.set_roster(
             [
-                ResolverEntry(slot, *place, name=f"{place[0]}://{place[1]}:{place[2]}")
+                replace(place, slot=slot)
+                if isinstance(place, ResolverEntry)
+                else ResolverEntry(slot, *place, name=f"{place[0]}://{place[1]}:{place[2]}")
                 for slot, place in enumerate(places)
             ]
         )
@@ -311,7 +319,7 @@ def serve_nothing(link: Link, wire: bytes) -> None:
 
 
 class TcpPeer:
-    """A resolver over TCP; `serve` gets every message with its connection."""
+    """A resolver over TCP, or DoT with `tls`; `serve` gets every message with its connection."""
 
     def __init__(
         self,
@@ -319,17 +327,19 @@ class TcpPeer:
         host: str = HOST,
         port: int = 0,
         greets: Callable[[Link], object] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.serve = serve
         self.greets = greets
         self.links: list[Link] = []
         self.heard: list[bytes] = []
         self._bind = (host, port)
+        self._tls = tls
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Link(self), *self._bind, reuse_address=True, backlog=64
+            lambda: Link(self), *self._bind, reuse_address=True, backlog=64, ssl=self._tls
         )
         self.address = self._server.sockets[0].getsockname()
         return self

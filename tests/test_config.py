@@ -348,12 +348,9 @@ def test_load_relative_paths_are_taken_from_the_files_folder(tmp_path: Path) -> 
         (pool_with(resolvers=[["8.8.8.8"]]), "resolvers[0]: expected an address, not a list"),
         (pool_with(resolvers={}), "resolvers: expected a list, not an object"),
         (
-            pool_with(resolvers=["auto", "tls://1.1.1.1"]),
-            'resolvers[1]: "tls://1.1.1.1": encrypted resolvers are not supported yet',
-        ),
-        (
-            pool_with(resolvers=["https://dns.example/q"]),
-            "encrypted resolvers are not supported yet",
+            pool_with(resolvers=["auto", "https://1.1.1.1"]),
+            'resolvers[1]: "https://1.1.1.1": the path of an https:// resolver is missing; '
+            'did you mean "https://1.1.1.1/dns-query"?',
         ),
         (
             pool_with(listen="127.0.0.2:53", resolvers=["8.8.8.8", "127.0.0.2"]),

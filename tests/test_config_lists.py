@@ -41,7 +41,7 @@ def test_list_file_good_lines_keep_their_order_among_the_others(tmp_path: Path) 
 def test_list_file_bad_line_is_a_warning_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_bytes(
-        b"\xef\xbb\xbf8.8.8.8\r\n8.8.8\r\ndot://1.1.1.1\n\xff\xfe\x1b[31m\nfile:other\n"
+        b"\xef\xbb\xbf8.8.8.8\r\n8.8.8\r\nquic://1.1.1.1\n\xff\xfe\x1b[31m\nfile:other\n"
         + b"x" * 5000
         + b"\n1.1.1.1"
     )
@@ -51,7 +51,7 @@ def test_list_file_bad_line_is_a_warning_with_its_number(tmp_path: Path) -> None
     assert addresses(found) == ["udp://8.8.8.8:53", "udp://1.1.1.1:53"]
     assert [warning.removeprefix(f"{path}:")[:40] for warning in found.warnings] == [
         '2: "8.8.8": "8.8.8" is not an IPv4 addre',
-        '3: "dot://1.1.1.1": encrypted resolvers ',
+        '3: "quic://1.1.1.1": "quic://" is not ud',
         '4: "��\\x1b[31m": holds a control charact',
         '5: "file:other": port "other" is not a n',
         '6: "' + "x" * 36,

@@ -141,7 +141,7 @@ def test_outbounds_toml_is_read_too(tmp_path: Path) -> None:
         (outbound(smart_pool="on"), 'smart_pool: expected true, false or an object, not "on"'),
         (outbound(smart_pool={"enabled": 1}), "enabled: expected true or false, not 1"),
         (outbound(resolvers=["x y"]), 'outbounds[0].resolvers[0]: "x y"'),
-        (outbound(resolvers=["dot://1.1.1.1:853"]), "encrypted resolvers are not supported yet"),
+        (outbound(resolvers=["dot://1.1.1.1:x"]), 'port "x" is not a number'),
         (outbound(domain=7), "outbounds[0].domain: expected a list, not 7"),
         (outbound(packet_duplication=99), "expected a whole number from 1 to 16, not 99"),
         (

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from relay.config_errors import AddressError, ConfigError
 from relay.endpoints import ListenAddress
-from relay.resolver_address import AUTO, ResolverAddress, loops_back, parse
+from relay.resolver_address import (
+    AUTO,
+    Options,
+    ResolverAddress,
+    loops_back,
+    parse,
+    with_defaults,
+)
+from relay.ways_out import DIRECT, Proxy
 
 NAME = st.from_regex(r"[a-z][a-z0-9-]{0,20}[a-z0-9](\.[a-z]{2,10}){1,3}", fullmatch=True)
 IPV4 = st.ip_addresses(v=4).filter(
@@ -46,6 +54,12 @@ PORT = st.integers(1, 65535)
         ("Resolver.Example.", "udp://resolver.example:53"),
         ("localhost", "udp://localhost:53"),
         ("my_resolver:53", "udp://my_resolver:53"),
+        ("https://dns.google/dns-query#8.8.8.8", "https://dns.google:443/dns-query#8.8.8.8"),
+        (
+            "dot://dns.google#8.8.8.8, [2001:4860:4860:0::8888],8.8.8.8",
+            "dot://dns.google:853#8.8.8.8,2001:4860:4860::8888",
+        ),
+        ("tls://8.8.8.8#8.8.8.8", "dot://8.8.8.8:853"),
         ("Auto", "auto"),
     ],
 )
@@ -95,12 +109,40 @@ def test_parse_accepted_form_gives_canonical_address(text: str, canonical: str) 
         ("https://a:b@x.example/q", "no user name or password"),
         ("http://x.example/q", 'did you mean "https://x.example/q"?'),
         ("upd://8.8.8.8", 'did you mean "udp://8.8.8.8"?'),
-        ("quic://8.8.8.8", '"quic://" is not udp://, tcp://, dot:// (tls://) or https://'),
+        (
+            "quic://8.8.8.8",
+            '"quic://" is not udp://, tcp://, dot:// (tls://), https:// or sdns://',
+        ),
         ("tcp:/8.8.8.8", 'a scheme is followed by "://"; did you mean "tcp://8.8.8.8"?'),
         ("tcp//8.8.8.8", 'a scheme is followed by "://"; did you mean "tcp://8.8.8.8"?'),
         ("udp://8.8.8.8/x", 'only https:// has a path; did you mean "udp://8.8.8.8"?'),
         ("https://x.example", 'is missing; did you mean "https://x.example/dns-query"?'),
-        ("https://x.example/q#f", "has no fragment"),
+        ("https://x.example/q#f", 'stand IP addresses of the server, not "f"'),
+        ("https://x.example/q#", 'stand IP addresses of the server, not ""'),
+        ("https://x.example/q#8.8.8.8,", 'stand IP addresses of the server, not ""'),
+        ("https://x.example/q#8.8.8.8:443", 'stand IP addresses of the server, not "8.8.8.8:443"'),
+        ("https://x.example/q#0.0.0.0", "0.0.0.0 is not the address of one host"),
+        ("dot://x.example#fe80::1", "a link-local address needs its interface"),
+        ("dot://x.example#" + ",".join(f"10.0.0.{n}" for n in range(9)), "at most 8 addresses"),
+        (
+            "dot://8.8.8.8#Dns.Google",
+            'stand IP addresses of the server, not "Dns.Google"; '
+            'did you mean "dot://dns.google#8.8.8.8"?',
+        ),
+        (
+            "https://8.8.8.8:444/q#dns.google",
+            'did you mean "https://dns.google:444/q#8.8.8.8"?',
+        ),
+        (
+            "dot://8.8.8.8#8.8.4.4",
+            'needs no other one to connect to; did you mean "dot://8.8.8.8:853"?',
+        ),
+        (
+            "8.8.8.8#5353",
+            'only dot:// and https:// have addresses after a "#"; did you mean '
+            '"udp://8.8.8.8:5353"?',
+        ),
+        ("tcp://dns.example#8.8.8.8", 'did you mean "tcp://dns.example:53"?'),
         ("https://x.example/a b", "a character that belongs %-escaped"),
         ("https:///q", 'a scheme is followed by "://"'),
         ("https://:443/q", "the host is missing"),
@@ -154,6 +196,9 @@ def test_parse_any_text_gives_canonical_address_or_its_own_error(text: str) -> N
                 "%",
                 "@",
                 "/",
+                "#",
+                ",",
+                "sdns",
                 ".",
                 "1",
                 "fe80",
@@ -185,7 +230,7 @@ def test_parse_ip_in_every_spelling_gives_equal_addresses(
     assert len(found) == 1
     (address,) = found
     assert ipaddress.ip_address(address.host) == ip
-    assert (address.scheme, address.port, address.is_name) == (scheme, port, False)
+    assert (address.scheme, address.port, address.unresolved) == (scheme, port, "")
 
 
 @given(NAME, PORT)
@@ -193,7 +238,7 @@ def test_parse_name_in_every_case_gives_equal_addresses(name: str, port: int) ->
     found = {parse(f"{spelling}:{port}") for spelling in (name, name.upper(), f"{name}.")}
 
     assert found == {ResolverAddress("udp", name, port)}
-    assert next(iter(found)).is_name
+    assert next(iter(found)).unresolved == name
 
 
 def test_parse_default_port_equals_no_port() -> None:
@@ -205,7 +250,7 @@ def test_parse_default_port_equals_no_port() -> None:
 def test_address_auto_is_neither_name_nor_encrypted() -> None:
     assert parse("auto") is AUTO
     assert AUTO.is_auto
-    assert not AUTO.is_name
+    assert not AUTO.unresolved
     assert not AUTO.is_encrypted
 
 
@@ -235,3 +280,116 @@ def test_loops_back_own_listener_is_seen(
     resolver: str, listen: tuple[str, int], loops: bool
 ) -> None:
     assert loops_back(parse(resolver), ListenAddress(*listen)) is loops
+
+
+# -- what is said beside an address ------------------------------------------------------------
+
+PROXY = Proxy("socks5", "192.0.2.1", 1080)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "canonical"),
+    [
+        ("dns.google", Options(path="/dns-query"), "https://dns.google:443/dns-query"),
+        ("https://dns.google", Options(path="/q"), "https://dns.google:443/q"),
+        ("https://dns.google/q", Options(path="/q"), "https://dns.google:443/q"),
+        ("8.8.8.8:853", Options(server_name="dns.google"), "dot://8.8.8.8:853"),
+        ("8.8.8.8", Options(insecure=True), "dot://8.8.8.8:853"),
+        ("dns.google#8.8.8.8", Options(ca_file="/ca.pem"), "dot://dns.google:853#8.8.8.8"),
+        ("8.8.8.8", Options(path="/q", server_name="a.b"), "https://8.8.8.8:443/q"),
+        ("8.8.8.8", Options(weight=3, bind="eth0"), "udp://8.8.8.8:53"),
+        ("8.8.8.8", Options(via=DIRECT), "udp://8.8.8.8:53"),
+    ],
+)
+def test_parse_address_with_options_is_of_the_kind_that_they_tell(
+    text: str, options: Options, canonical: str
+) -> None:
+    address = parse(text, options)
+
+    assert str(address) == canonical
+    assert (address.server_name, address.ca_file) == (options.server_name, options.ca_file)
+    assert (address.insecure, address.weight) == (options.insecure, options.weight)
+    assert (address.via, address.bind) == (options.via, options.bind)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("udp://8.8.8.8", Options(server_name="a.b"), '"server_name" is for dot:// and https://'),
+        ("tcp://8.8.8.8", Options(insecure=True), 'did you mean "dot://8.8.8.8"?'),
+        ("auto", Options(ca_file="/x"), '"ca_file" is for dot:// and https:// only'),
+        ("tcp://8.8.8.8", Options(path="/q"), "only https:// has a path; did you mean"),
+        ("https://a.b/q", Options(path="/r"), 'has another path than the field "path": /r'),
+        ("https://a.b", Options(path="q"), 'the path "q" starts with no "/"'),
+        ("https://a.b", Options(weight=2), "the path of an https:// resolver is missing"),
+        ("dot://a.b", Options(get=True), '"method" is for https:// only'),
+        ("8.8.8.8", Options(via=PROXY), 'did you mean "tcp://8.8.8.8:53"?'),
+        ("auto", Options(via=PROXY), '"via" is for tcp://, dot:// and https:// only'),
+        ("dot://a.b", Options(insecure=True, ca_file="/x"), '"ca_file" is of no use'),
+    ],
+)
+def test_parse_options_that_do_not_go_together_are_told(
+    text: str, options: Options, message: str
+) -> None:
+    with pytest.raises(AddressError) as caught:
+        parse(text, options)
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        (parse("dot://dns.google"), "dns.google"),
+        (parse("dot://dns.google#8.8.8.8"), ""),
+        (parse("tcp://dns.google", Options(via=PROXY)), ""),
+        (parse("tcp://dns.google", Options(via=DIRECT)), "dns.google"),
+        (parse("dot://8.8.8.8", Options(via=Proxy("http", "p.example", 80))), "p.example"),
+        (parse("dot://a.b#8.8.8.8", Options(via=Proxy("http", "p.example", 80))), "p.example"),
+    ],
+)
+def test_address_unresolved_is_the_name_that_the_relay_itself_needs(
+    address: ResolverAddress, name: str
+) -> None:
+    assert address.unresolved == name
+
+
+def test_with_defaults_the_pools_ways_out_are_for_those_that_name_none() -> None:
+    other = Proxy("http", "192.0.2.2", 80)
+    given = [
+        with_defaults(address, PROXY, "eth0")
+        for address in (
+            parse("tcp://a.b"),
+            parse("tcp://a.b", Options(via=other, bind="eth1")),
+            parse("tcp://a.b", Options(via=DIRECT)),
+            parse("udp://a.b"),
+            AUTO,
+        )
+    ]
+
+    assert [address.proxy for address in given] == [PROXY, other, None, None, None]
+    assert [address.bind for address in given] == ["eth0", "eth1", "eth0", "eth0", "eth0"]
+    assert given[0].shown == "tcp://a.b:53 via socks5://192.0.2.1:1080 from eth0"
+    assert given[4].is_auto
+
+
+@pytest.mark.parametrize(
+    ("text", "via", "bind", "fits"),
+    [
+        ("8.8.8.8", None, "192.0.2.1", True),
+        ("2620:fe::fe", None, "192.0.2.1", False),
+        ("dot://a.b#8.8.8.8,2620:fe::fe", None, "192.0.2.1", False),
+        ("dot://a.b", None, "192.0.2.1", True),
+        ("tcp://2620:fe::fe", PROXY, "192.0.2.1", True),
+        ("tcp://8.8.8.8", PROXY, "2001:db8::1", False),
+        ("2620:fe::fe", None, "eth0", True),
+    ],
+)
+def test_with_defaults_source_of_the_other_ip_version_is_told(
+    text: str, via: Proxy | None, bind: str, fits: bool
+) -> None:
+    if fits:
+        assert with_defaults(parse(text), via, bind).bind == bind
+    else:
+        with pytest.raises(AddressError, match=f"cannot be (asked|reached) from {bind}"):
+            with_defaults(parse(text), via, bind)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -14,21 +10,21 @@ from hypothesis import strategies as st
 
 from relay import roster as roster_module
 from relay.endpoints import ListenAddress
-from relay.resolver_address import AUTO, ResolverAddress, parse
+from relay.resolver_address import AUTO, Options, ResolverAddress, parse
 from relay.roster import (
     DEFAULT_SLOTS,
-    FIRST_RETRY_S,
     QUIET_S,
-    REFRESH_S,
     Roster,
     RosterError,
     Slots,
+    entry_of,
     keeper_of,
-    look_up_in_thread,
     slots_for,
 )
+from relay.ways_out import Proxy
 from shared import layout
 from shared.board import MAX_SLOTS, Board
+from workers.settings import ResolverEntry
 
 LISTEN = ListenAddress("127.0.0.1", 5300)
 
@@ -43,16 +39,6 @@ def board() -> Iterator[Board]:
 @pytest.fixture
 def roster(board: Board) -> Roster:
     return Roster(board, [LISTEN, ListenAddress("127.0.0.1", 5301)])
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Let a test be a coroutine."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 def addresses(*texts: str) -> list[ResolverAddress]:
@@ -199,140 +185,87 @@ def test_keeper_of_the_slots_of_a_dead_worker_are_dealt_evenly() -> None:
     assert counts == {0: 100, 1: 100, 3: 100}
 
 
-# -- names -------------------------------------------------------------------------------------
+# -- what workers are told ---------------------------------------------------------------------
 
 
-class Names:
-    """Answers look-ups as the test says, and lets it wait for the next one."""
-
-    def __init__(self) -> None:
-        self.asked: asyncio.Queue[tuple[ResolverAddress, asyncio.Future[list[str]]]]
-        self.asked = asyncio.Queue()
-
-    def __call__(self, address: ResolverAddress) -> asyncio.Future[list[str]]:
-        future: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        self.asked.put_nowait((address, future))
-        return future
-
-
-class Watch:
-    """A roster that watches its names, and the pools it reports."""
-
-    def __init__(self, roster: Roster) -> None:
-        self.names = Names()
-        self.changed: asyncio.Queue[int] = asyncio.Queue()
-        self.task = asyncio.ensure_future(roster.watch_names(self.changed.put_nowait, self.names))
-
-    async def __aenter__(self) -> Watch:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def settled(self) -> None:
-        """Let everything that is due be done."""
-        for _ in range(10):
-            await asyncio.sleep(0)
+def test_roster_pinned_resolver_is_there_at_once(roster: Roster) -> None:
+    roster.set_resolvers(0, addresses("https://dns.google/dns-query#8.8.8.8,8.8.4.4"), 0.0)
+    (entry,) = roster.entries(0)
+    assert entry == ResolverEntry(
+        slot=0,
+        scheme="https",
+        host="8.8.8.8",
+        port=443,
+        name="https://dns.google:443/dns-query#8.8.8.8,8.8.4.4",
+        more_hosts=("8.8.4.4",),
+        server_name="dns.google",
+        path="/dns-query",
+    )
 
 
-@on_a_loop
-async def test_name_joins_when_it_is_resolved(roster: Roster) -> None:
-    roster.set_resolvers(0, addresses("1.1.1.1", "udp://dns.example:54"), 0.0)
-    assert [entry.host for entry in roster.entries(0)] == ["1.1.1.1"]
-    async with Watch(roster) as watch:
-        address, future = await watch.names.asked.get()
-        assert str(address) == "udp://dns.example:54"
-        future.set_result(["192.0.2.7", "2001:db8::7"])
-        assert await watch.changed.get() == 0
-    entry = roster.entries(0)[1]
-    assert (entry.host, entry.port, entry.name) == ("192.0.2.7", 54, "udp://dns.example:54")
-
-
-@on_a_loop
-async def test_name_that_fails_is_tried_again_and_shown(
-    roster: Roster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "options", "host", "server_name"),
+    [
+        ("dot://8.8.8.8", None, "8.8.8.8", ""),
+        ("dot://8.8.8.8", Options(server_name="dns.google"), "8.8.8.8", "dns.google"),
+        ("dot://dns.google#8.8.8.8", None, "8.8.8.8", "dns.google"),
+        ("dot://dns.google#8.8.8.8", Options(server_name="a.b"), "8.8.8.8", "a.b"),
+        ("tcp://8.8.8.8", None, "8.8.8.8", ""),
+    ],
+)
+def test_entry_of_a_resolver_names_whom_its_certificate_must_name(
+    text: str, options: Options | None, host: str, server_name: str
 ) -> None:
-    monkeypatch.setattr(roster_module, "FIRST_RETRY_S", 0.01)
-    roster.set_resolvers(0, addresses("dns.example"), 0.0)
-    async with Watch(roster) as watch:
-        (_, future) = await watch.names.asked.get()
-        future.set_exception(OSError(-2, "Name or service not known"))
-        (_, future) = await watch.names.asked.get()
-        assert roster.pools[0][0].fault == "Name or service not known"
-        assert roster.pools[0][0].retry_s == 0.01
-        future.set_exception(OSError(-2, "Name or service not known"))
-        (_, future) = await watch.names.asked.get()
-        assert roster.pools[0][0].retry_s == 0.02
-        future.set_result(["192.0.2.7"])
-        await watch.changed.get()
-    assert roster.pools[0][0].fault == ""
+    address = parse(text, options)
+    entry = entry_of(0, address, address.pins or (address.host,))
+    assert (entry.host, entry.server_name) == (host, server_name)
 
 
-@on_a_loop
-async def test_name_asked_again_changes_the_roster_only_when_its_address_is_gone(
-    roster: Roster,
+def test_entry_of_a_resolver_has_everything_that_was_said_of_it() -> None:
+    options = Options(
+        server_name="a.b",
+        ca_file="/ca.pem",
+        get=True,
+        via=Proxy("http", "192.0.2.1", 8080),
+        bind="eth0",
+        weight=7,
+    )
+    entry = entry_of(3, parse("https://8.8.8.8:444/q", options), ["8.8.8.8"])
+    assert entry == ResolverEntry(
+        slot=3,
+        scheme="https",
+        host="8.8.8.8",
+        port=444,
+        name="https://8.8.8.8:444/q via http://192.0.2.1:8080 from eth0",
+        weight=7,
+        server_name="a.b",
+        ca_file="/ca.pem",
+        path="/q",
+        get=True,
+        via="http://192.0.2.1:8080",
+        bind="eth0",
+    )
+
+
+def test_roster_same_server_by_another_way_or_path_is_another_resolver(roster: Roster) -> None:
+    different = [
+        parse("https://8.8.8.8/a"),
+        parse("https://8.8.8.8/b"),
+        parse("https://8.8.8.8/a", Options(bind="eth0")),
+        parse("https://8.8.8.8/a", Options(via=Proxy("http", "192.0.2.1", 80))),
+        parse("https://8.8.8.8/a", Options(server_name="a.b")),
+    ]
+    roster.set_resolvers(0, different, 0.0)
+    assert len(roster.entries(0)) == 5
+
+
+def test_roster_auto_takes_the_pools_source_and_leaves_out_what_it_cannot_reach(
+    roster: Roster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    roster.set_resolvers(0, addresses("dns.example"), 0.0)
-    member = roster.pools[0][0]
-    async with Watch(roster) as watch:
-        (_, future) = await watch.names.asked.get()
-        future.set_result(["192.0.2.7"])
-        await watch.changed.get()
-        first = roster.entries(0)
-
-        assert member.due_at > time.monotonic() + REFRESH_S - 10
-        for hosts, changed in ((["192.0.2.8", "192.0.2.7"], False), (["192.0.2.8"], True)):
-            member.due_at = 0.0
-            roster.set_resolvers(0, [member.address], 0.0)  # wakes the watch
-            (_, future) = await watch.names.asked.get()
-            future.set_result(hosts)
-            await watch.settled()
-            assert watch.changed.empty() is not changed
-            assert (roster.entries(0) == first) is not changed
-    assert roster.entries(0)[0].host == "192.0.2.8"
-    assert roster.entries(0)[0].slot != first[0].slot
-
-
-@on_a_loop
-async def test_name_that_is_an_address_of_the_pool_already_does_not_join(roster: Roster) -> None:
-    roster.set_resolvers(0, addresses("192.0.2.7", "dns.example"), 0.0)
-    async with Watch(roster) as watch:
-        (_, future) = await watch.names.asked.get()
-        future.set_result(["192.0.2.7"])
-        await watch.settled()
-    assert len(roster.entries(0)) == 1
-    assert roster.pools[0][1].fault == "192.0.2.7 is in the pool already"
-
-
-@on_a_loop
-async def test_name_that_is_the_relay_itself_does_not_join(roster: Roster) -> None:
-    roster.set_resolvers(0, addresses("udp://localhost:5300"), 0.0)
-    async with Watch(roster) as watch:
-        (_, future) = await watch.names.asked.get()
-        future.set_result(["127.0.0.1"])
-        await watch.settled()
-    assert roster.entries(0) == []
-    assert roster.pools[0][0].fault == "the name has no usable address"
-
-
-@on_a_loop
-async def test_name_resolved_after_it_left_does_not_join(roster: Roster) -> None:
-    roster.set_resolvers(0, addresses("dns.example"), 0.0)
-    async with Watch(roster) as watch:
-        (_, future) = await watch.names.asked.get()
-        roster.set_resolvers(0, addresses("1.1.1.1"), 0.0)
-        future.set_result(["192.0.2.7"])
-        await watch.settled()
-    assert [entry.host for entry in roster.entries(0)] == ["1.1.1.1"]
-
-
-@on_a_loop
-async def test_look_up_in_thread_resolves_localhost_and_reports_failure() -> None:
-    assert set(await look_up_in_thread(parse("udp://localhost:53"))) <= {"127.0.0.1", "::1"}
-    with pytest.raises(OSError, match=r".+"):
-        await look_up_in_thread(parse("udp://no-such-name.invalid"))
-
-
-def test_first_retry_is_short_against_the_refresh() -> None:
-    assert FIRST_RETRY_S < REFRESH_S
+    found = tuple(addresses("192.0.2.53", "2001:db8::53"))
+    monkeypatch.setattr(roster_module, "device_resolvers", lambda: found)
+    roster.set_resolvers(0, [parse("auto", Options(bind="192.0.2.1", weight=3))], 0.0)
+    assert [(e.host, e.bind, e.weight) for e in roster.entries(0)] == [
+        ("192.0.2.53", "192.0.2.1", 3)
+    ]
+    assert "udp://[2001:db8::53]:53 is left out: it cannot be asked from 192.0.2.1" in caplog.text

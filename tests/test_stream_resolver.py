@@ -30,7 +30,7 @@ from tests.rig.wire import (
     reply_of_size,
     reply_wire,
 )
-from workers.transports import stream_resolver
+from workers.transports import dial, framed, stream_resolver
 from workers.transports.stream_resolver import StreamTransport
 
 NOERROR = 0
@@ -157,7 +157,7 @@ async def test_connection_closed_while_idle_costs_no_query() -> None:
         for count in range(1, 4):
             assert await shell.ask().rcode() == NOERROR
             peer.links[-1].close()
-            await until(lambda: transport(shell)._connection is None)
+            await until(lambda: not transport(shell)._connections)
             assert len(peer.links) == count
         assert blames(shell) == (0, 0)
         assert not any(shell.reasons)
@@ -350,7 +350,7 @@ async def test_dial_under_way_is_never_joined_by_a_second_one() -> None:
 async def test_dial_that_takes_too_long_fails_those_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_resolver, "DIAL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(dial, "DIAL_TIMEOUT_S", 0.2)
     with FullBacklog() as full:
         async with UdpPeer() as other, Shell(("tcp", *full.address), other.udp) as shell:
             assert await shell.ask().rcode() == NOERROR
@@ -410,7 +410,7 @@ async def test_dial_of_a_server_that_hangs_up_at_once_fails_over() -> None:
 def test_connection_at_its_bound_lets_queries_go_elsewhere(
     name: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_resolver, name, value)
+    monkeypatch.setattr(stream_resolver if name == "MAX_WAITING" else framed, name, value)
 
     @on_loop
     async def run() -> None:
@@ -481,7 +481,7 @@ async def test_dial_of_a_resolver_that_left_is_called_off() -> None:
 async def test_time_of_the_handshake_is_no_latency_of_the_resolver() -> None:
     async with TcpPeer() as peer, Shell(peer.tcp) as shell:
         asked = shell.ask()
-        (waiting,) = transport(shell)._waiting
+        (waiting,) = transport(shell).waiting
         waiting.sent_at -= 1.0  # as if the handshake had taken a second
         await asked.reply()
         assert shell.resolver().rtt_sum_s < 0.5

@@ -17,6 +17,8 @@ from workers.engine.health import State
 from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
 from workers.settings import ResolverEntry
+from workers.transports.connection import Connection
+from workers.transports.doh import DOH_ALPN, doh_connection
 from workers.transports.ids import RandomIds
 from workers.transports.poller import Poller
 from workers.transports.stream_resolver import StreamTransport
@@ -52,6 +54,8 @@ class Pool:
         self.ids = RandomIds()
         self.poller = Poller(loop, self.flush)
         self.frontends: list[Frontend] = []
+        self.resolvers: list[Resolver] = []
+        self.unflushed: list[Connection] = []
         self._report_fault = report_fault
         self._faults: dict[int, str] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -87,8 +91,8 @@ class Pool:
         """Take over a roster: open transports for the new, close those of the gone."""
         joined, left = self.engine.set_roster(monotonic(), entries)
         for resolver in joined:
-            make = StreamTransport if resolver.is_stream else UdpTransport
-            resolver.transport = make(self, resolver)
+            resolver.transport = self._transport(resolver)
+        self.resolvers = self.engine.resolvers
         for resolver in left:
             self._faults.pop(resolver.slot, None)
             resolver.transport.close()
@@ -104,6 +108,11 @@ class Pool:
                 item.resolver.transport.send(item)
             elif item.client is not None:
                 item.client.reply(item)
+        unflushed = self.unflushed
+        if unflushed:
+            for connection in unflushed:
+                connection.flush()
+            unflushed.clear()
         if engine.wake_at < self._armed_at:
             self._arm()
 
@@ -114,6 +123,14 @@ class Pool:
             if reason:
                 log.info("%s: %s", resolver.name, reason)
             self._report_fault(resolver.slot, reason)
+
+    def _transport(self, resolver: Resolver) -> UdpTransport | StreamTransport:
+        scheme = resolver.entry.scheme
+        if scheme == "udp":
+            return UdpTransport(self, resolver)
+        if scheme == "https":
+            return StreamTransport(self, resolver, doh_connection, DOH_ALPN)
+        return StreamTransport(self, resolver)
 
     def _arm(self) -> None:
         if self._timer is not None:

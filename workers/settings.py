@@ -62,13 +62,30 @@ class ResolverEntry:
 
     slot: int
     scheme: str
-    """udp or tcp."""
+    """udp, tcp, dot or https."""
     host: str
-    """An IPv4 or IPv6 literal, the latter without brackets."""
+    """Where to connect: an IPv4 or IPv6 literal, the latter without brackets. With `via` it may be
+    a name, which the proxy resolves."""
     port: int
     name: str
     """Canonical address as shown to people, such as `udp://8.8.8.8:53`."""
     weight: int = 1
+    more_hosts: tuple[str, ...] = ()
+    """Further addresses of the same server, tried in turn when a dial fails."""
+    server_name: str = ""
+    """Whom the certificate must name: a host name or an IP literal; empty for `host`."""
+    ca_file: str = ""
+    """A PEM file of the authorities to trust; empty for the system's."""
+    insecure: bool = False
+    """Take any certificate."""
+    path: str = ""
+    """Path of the URL of a DoH resolver."""
+    get: bool = False
+    """Ask by GET instead of POST (DoH)."""
+    via: str = ""
+    """Proxy to go through, `socks5://user:pass@host:port` or `http://...`; not for udp."""
+    bind: str = ""
+    """Source address or interface name to send from; empty for the kernel's choice."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON-ready mapping."""
@@ -76,5 +93,5 @@ class ResolverEntry:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ResolverEntry:
-        """Build from what `to_json` returned."""
-        return cls(**fields)
+        """Build from what `to_json` returned; JSON makes lists of tuples."""
+        return cls(**{**fields, "more_hosts": tuple(fields.get("more_hosts", ()))})

@@ -48,7 +48,7 @@ def resolver_status(board: Board, member: Member, faults: Faults) -> dict[str, A
     entry = member.entry
     if entry is None:
         return {
-            "address": str(member.address),
+            "address": member.address.shown,
             "state": "down",
             "latency_ms": None,
             "loss": None,

@@ -306,6 +306,11 @@ class Engine:
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
             self._attempts.go_on(now, attempt)
 
+    def limited(self, now: float, attempt: Attempt) -> None:
+        """The server said beside DNS (HTTP 429) that it is asked too often: as by REFUSED."""
+        if self._close(attempt):
+            self._refused(now, attempt, b"", dns.REFUSED)
+
     def unsent(self, now: float, attempt: Attempt) -> None:
         """A fault of this machine kept an attempt from being sent: nobody is blamed."""
         if self._attempts.close(attempt):

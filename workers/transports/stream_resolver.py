@@ -1,218 +1,415 @@
-"""TCP to one resolver: one persistent connection, pipelined, dialled when there is a query.
+"""The connections of one worker to one resolver that is reached over streams: TCP, DoT, DoH.
 
-At most one dial is under way; everything that wants the connection waits for it. Servers close
-connections that were idle, and may do so while a query is on its way: what was open on a connection
-that has served before is sent again on a fresh one, without blame. A connection that never answered
-fails its attempts. Time spent on the handshake is no latency of the resolver.
+Dialled when there is a query. At most one dial is under way; everything that wants a connection
+waits for it, and the time it takes is no latency of the resolver. After a failed dial there is a
+pause, which doubles. The first dial after a connection that served has no pause.
+
+Servers close connections that were idle, and may do so while a query is on its way: what was open
+on a connection is sent again on another one, once, without blame. Connections made before any has
+answered fail their attempts: whoever hangs up on everybody is no resolver. How long a server lets
+a connection idle is learned from its closings, and one about as old is not used any more.
+
+In a pause, and when a dial fails, queries go to other resolvers at once. Where there is no other,
+and the resolver has served before, they wait for the next dial: to fail them would help nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
+from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
+from workers.engine.health import State
 from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
-from workers.transports.faults import RESOLVER_ERRNOS, Backoff
-from workers.transports.framing import Deframer, frame
+from workers.transports.connection import Connection, Kind
+from workers.transports.dial import Dialler
+from workers.transports.faults import Backoff, DialFailed, in_words
+from workers.transports.framed import FramedConnection
 
 if TYPE_CHECKING:
     from workers.pool import Pool
 
-DIAL_TIMEOUT_S: Final = 5.0
 MAX_WAITING: Final = 4_096
-"""Attempts that wait for a dial; beyond them an attempt goes elsewhere."""
+"""Attempts that wait for a connection; beyond them an attempt goes elsewhere."""
 
-MAX_OPEN: Final = 16_384
-"""Open attempts of one connection, a quarter of its IDs."""
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+"""Pauses between dials that fail. The longest bounds how late a server's return is noticed."""
 
-MAX_UNSENT_BYTES: Final = 1 << 20
-"""Bytes that a connection may hold unsent before attempts go elsewhere."""
+PATIENCE_S: Final = 1.5
+"""So long an attempt waits through failing dials where no other resolver can take it."""
+
+OTHERS_LOOKED_AT: Final = 32
+"""Resolvers looked at for whether one can take a query; in a longer list one surely can."""
+
+LEAST_IDLE_S: Final = 0.3
+"""Shorter idle times of connections that closed are not learned from."""
+
+IDLE_MARGIN_S: Final = 0.25
+IDLE_MARGIN_SHARE: Final = 0.1
+"""A connection is given up so long before its server closes it, the shorter of the two."""
+
+SAME_IDLE_SHARE: Final = 0.1
+SAME_IDLE_S: Final = 0.05
+"""Ends of connections after idle times that differ by no more than this are one server's rule."""
+
+ROUNDING_S: Final = 1e-3
+"""Sums of times in floating point are off by less than this."""
+
+LEARNED_FOR_S: Final = 600.0
+"""A learned idle lifetime is forgotten after this long: servers are set up anew."""
 
 
 class StreamTransport:
-    """The connection of one worker to one resolver over TCP."""
+    """The connections of one worker to one resolver. See the module for the rules.
 
-    def __init__(self, pool: Pool, resolver: Resolver) -> None:
-        self._pool = pool
-        self._resolver = resolver
-        self._connection: StreamConnection | None = None
-        self._waiting: deque[Attempt] = deque()
+    `waiting` are the attempts that wait for a dial or for room; some may be closed by now. `dials`
+    counts the dials begun.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        resolver: Resolver,
+        kind: Kind = FramedConnection,
+        alpn: tuple[str, ...] = (),
+    ) -> None:
+        self.pool = pool
+        self.resolver = resolver
+        self.waiting: deque[Attempt] = deque()
+        self.dials = 0
+        self._kind = kind
+        self._dialler = Dialler(pool, resolver.entry, alpn)
+        self._connections: list[Connection] = []
+        self._current: Connection | None = None
         self._dial: asyncio.Task[None] | None = None
-        self._backoff = Backoff(0.25, 2.0)
         self._dial_not_before = 0.0
+        self._pause_over: asyncio.TimerHandle | None = None
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._check: asyncio.TimerHandle | None = None
+        self._idle = IdleLifetime()
+        self._has_served = False
+        self._dial_fault = False
         self._closed = False
 
+    # -- called by the pool -----------------------------------------------------------------
+
     def send(self, attempt: Attempt) -> None:
-        """Send an attempt now, or once the connection stands."""
+        """Send an attempt now, or once a connection stands."""
         now = monotonic()
-        connection = self._connection
-        if connection is not None and connection.stalled(now):
-            connection.abort()
-            connection = None
-        if connection is not None:
-            connection.send(now, attempt)
-        elif len(self._waiting) >= MAX_WAITING or (
-            self._dial is None and now < self._dial_not_before
+        connection = self._current
+        if (
+            connection is None
+            or (not connection.silent_since and now >= connection.idle_since + self._idle.limit_s)
+            or not connection.send(now, attempt)
         ):
-            self._pool.engine.unsent(now, attempt)
-        else:
-            self._wait(attempt)
+            self._send_another_way(now, attempt)
 
     def renew(self) -> None:
         """Nothing to do: a connection that is of no more use is replaced when it is needed."""
 
     def close(self) -> None:
-        """Close the connection and give up what waits for it."""
+        """Close the connections and give up what is open on them or waits."""
         self._closed = True
         if self._dial is not None:
             self._dial.cancel()
-        if self._connection is not None:
-            self._connection.abort()
-        self._give_back()
-
-    def lost(self, connection: StreamConnection, error: Exception | None) -> None:
-        """The connection is gone: what was open on it is sent again, or fails."""
-        if self._connection is connection:
-            self._connection = None
+        for timer in (self._pause_over, self._check):
+            if timer is not None:
+                timer.cancel()
         now = monotonic()
-        attempts = list(connection.table.values())
-        connection.table.clear()
-        for attempt in attempts:
-            if connection.has_answered and not attempt.resent and not self._closed:
-                attempt.resent = True
-                attempt.table = None
-                self._wait(attempt)
-            elif self._closed:
-                self._pool.engine.unsent(now, attempt)
-            else:
-                self._pool.engine.failed(now, attempt)
-        if attempts and not connection.has_answered and not self._closed:
-            reason = f"connection lost: {error}" if error else "closed the connection unasked"
-            self._hold_off(reason)
-        self._pool.flush()
+        for connection in list(self._connections):
+            self._remove(connection)
+            self._fail(now, list(connection.table.values()), blamed=False)
+        self._fail(now, self._take_waiting(), blamed=False)
 
-    def _wait(self, attempt: Attempt) -> None:
-        self._waiting.append(attempt)
-        if self._dial is None:
-            self._dial = self._pool.loop.create_task(self._connect())
+    @property
+    def reachable(self) -> bool:
+        """Tell whether there is a connection, or no dial has just failed."""
+        return bool(self._connections) or monotonic() >= self._dial_not_before
+
+    # -- called by the connections ----------------------------------------------------------
+
+    def again(self, connection: Connection, attempts: list[Attempt]) -> None:
+        """Send attempts that `connection` did not serve once more elsewhere, without blame.
+
+        Those that it says it did not look at as it closes may go again any number of times, as
+        long as every connection serves some: servers limit the requests of a connection.
+        """
+        serves = connection.has_answered or len(connection.table) > len(attempts)
+        self._send_again(connection, attempts, counted=not (connection.closing and serves))
+        if not connection.table:
+            connection.silent_since = 0.0
+            if connection.closing:
+                self._remove(connection)
+
+    def broken(self, connection: Connection, reason: str) -> None:
+        """Close a connection whose peer breaks the protocol; `reason` is in words for people."""
+        self._end(connection, reason)
+
+    def proven(self, connection: Connection) -> None:
+        """A connection got its first answer."""
+        self._has_served = True
+        self._dial_not_before = 0.0
+        self._backoff.reset()
+        self._dialler.remember(connection.channel)
+        self.pool.fault(self.resolver, "")
+
+    def attend(self, connection: Connection) -> None:
+        """A connection has room for what waits, or is done with what it had."""
+        if connection.closing and not connection.table:
+            self._remove(connection)
+        self._serve_waiting(monotonic())
+
+    def watch(self) -> None:
+        """A connection waits for an answer from now on: see that it is checked."""
+        if self._check is None:
+            self._check = self.pool.loop.call_later(
+                self.pool.engine.settings.per_attempt_s / 2, self._on_check
+            )
+
+    # -- ways of an attempt -----------------------------------------------------------------
+
+    def _send_another_way(self, now: float, attempt: Attempt) -> None:
+        """Send over any connection with room, or have the attempt wait for one."""
+        if self._send_over_any(now, attempt):
+            return
+        if len(self.waiting) >= MAX_WAITING:
+            self.waiting = deque(each for each in self.waiting if not each.closed)
+        waits_long = self._dial is None and (now < self._dial_not_before or not self._may_dial())
+        if (
+            self._closed
+            or len(self.waiting) >= MAX_WAITING
+            or (waits_long and not self._waits_patiently)
+        ):
+            self.pool.engine.unsent(now, attempt)
+            return
+        self.waiting.append(attempt)
+        self._dial_soon(now)
+
+    def _send_over_any(self, now: float, attempt: Attempt) -> bool:
+        """Send over a connection with room, and close those that are of no more use.
+
+        What was lost with a connection goes to one made since: its siblings may be ending too.
+        """
+        made_since = attempt.sent_at if attempt.resent and self._may_dial() else 0.0
+        for connection in list(self._connections):
+            if not connection.silent_since and (
+                connection.closing or self._idle.is_over(now, now - connection.idle_since)
+            ):
+                self._remove(connection)
+            elif connection.made_at >= made_since and connection.send(now, attempt):
+                attempt.sent_at = now
+                self._current = connection
+                return True
+        return False
+
+    def _send_again(
+        self, connection: Connection, attempts: list[Attempt], *, counted: bool
+    ) -> None:
+        """Send attempts on another connection; where it counts, once only."""
+        now = monotonic()
+        for attempt in attempts:
+            if attempt.closed:
+                continue
+            if counted and attempt.resent:
+                self.pool.engine.failed(now, attempt)
+                continue
+            connection.table.pop(attempt.id, None)
+            attempt.table = None
+            attempt.resent = attempt.resent or counted
+            attempt.sent_at = now
+            self._send_another_way(now, attempt)
+
+    @property
+    def _waits_patiently(self) -> bool:
+        """Tell whether to wait for this resolver: it has served, and no other can take a query."""
+        if not self._has_served:
+            return False
+        for other in islice(self.pool.resolvers, OTHERS_LOOKED_AT):
+            if other is self.resolver or not other.usable or other.state is State.DOWN:
+                continue
+            transport = other.transport
+            if not isinstance(transport, StreamTransport) or transport.reachable:
+                return False
+        return len(self.pool.resolvers) <= OTHERS_LOOKED_AT
+
+    def _take_waiting(self) -> list[Attempt]:
+        waiting, self.waiting = self.waiting, deque()
+        return [attempt for attempt in waiting if not attempt.closed]
+
+    def _serve_waiting(self, now: float) -> None:
+        """Send what waits over the connections that have room."""
+        waiting = self.waiting
+        while waiting:
+            attempt = waiting[0]
+            if not attempt.closed and not self._send_over_any(now, attempt):
+                self._dial_soon(now)
+                return
+            waiting.popleft()
+
+    def _fail(self, now: float, attempts: list[Attempt], *, blamed: bool) -> None:
+        engine = self.pool.engine
+        end = engine.failed if blamed else engine.unsent
+        for attempt in attempts:
+            end(now, attempt)
+
+    # -- dialling ---------------------------------------------------------------------------
+
+    def _may_dial(self) -> bool:
+        """Tell whether one more connection is within the bound of its kind."""
+        connections = self._connections
+        if not connections:
+            return True
+        most = connections[0].most_connections
+        taking = len([connection for connection in connections if not connection.closing])
+        return taking < most and len(connections) < 2 * most
+
+    def _dial_soon(self, now: float) -> None:
+        """Dial, at the end of the pause if there is one."""
+        if self._dial is not None or self._pause_over is not None or not self._may_dial():
+            return
+        if now < self._dial_not_before:
+            self._pause_over = self.pool.loop.call_later(
+                self._dial_not_before - now, self._on_pause_over
+            )
+        else:
+            self._dial = self.pool.loop.create_task(self._connect())
+
+    def _on_pause_over(self) -> None:
+        self._pause_over = None
+        if any(not attempt.closed for attempt in self.waiting):
+            self._dial_soon(self._dial_not_before)
 
     async def _connect(self) -> None:
-        entry = self._resolver.entry
+        self.dials += 1
         try:
-            async with asyncio.timeout(DIAL_TIMEOUT_S):
-                _, protocol = await self._pool.loop.create_connection(
-                    lambda: StreamConnection(self._pool, self), entry.host, entry.port
-                )
-        except OSError as error:  # TimeoutError is one
+            channel = await self._dialler.dial()
+        except DialFailed as error:
             self._dial = None
             self._dial_failed(error)
+            self.pool.flush()
             return
         self._dial = None
-        self._connection = protocol
-        self._backoff.reset()
-        self._pool.fault(self._resolver, "")
         now = monotonic()
-        waiting, self._waiting = self._waiting, deque()
-        for attempt in waiting:
-            if not attempt.closed:
-                attempt.sent_at = now
-                protocol.send(now, attempt)
-        self._pool.flush()
+        connection = self._kind(self.pool, self, channel, now)
+        self._connections.append(connection)
+        self._current = connection
+        channel.start(connection, self._lost)
+        if self._dial_fault:
+            self._dial_fault = False
+            self.pool.fault(self.resolver, "")
+        self._serve_waiting(now)
+        self.pool.flush()
 
-    def _dial_failed(self, error: OSError) -> None:
-        timed_out = isinstance(error, TimeoutError)
-        self._hold_off("connection timed out" if timed_out else error.strerror or str(error))
+    def _dial_failed(self, error: DialFailed) -> None:
+        self._pause(str(error))
+        self._dial_fault = True
         now = monotonic()
-        blamed = timed_out or error.errno in RESOLVER_ERRNOS
-        waiting, self._waiting = self._waiting, deque()
-        for attempt in waiting:
-            if blamed:
-                self._pool.engine.failed(now, attempt)
-            else:
-                self._pool.engine.unsent(now, attempt)
-        self._pool.flush()
+        waiting = self._take_waiting()
+        if error.blamed and self._waits_patiently:
+            self.waiting.extend(each for each in waiting if now - each.sent_at < PATIENCE_S)
+            waiting = [each for each in waiting if now - each.sent_at >= PATIENCE_S]
+        self._fail(now, waiting, blamed=error.blamed)
+        if self.waiting:
+            self._dial_soon(now)
 
-    def _hold_off(self, reason: str) -> None:
-        wait_s = self._backoff.next_s()
-        self._dial_not_before = monotonic() + wait_s
-        self._pool.fault(self._resolver, reason)
+    def _pause(self, reason: str) -> None:
+        self._dial_not_before = monotonic() + self._backoff.next_s()
+        self._dial_fault = False
+        self.pool.fault(self.resolver, reason)
 
-    def _give_back(self) -> None:
-        now = monotonic()
-        waiting, self._waiting = self._waiting, deque()
-        for attempt in waiting:
-            self._pool.engine.unsent(now, attempt)
+    # -- ends of connections ----------------------------------------------------------------
 
+    def _lost(self, connection: Connection, error: OSError | None) -> None:
+        """The server ended a connection, or the network did."""
+        self._idle.ended_after((connection.silent_since or monotonic()) - connection.idle_since)
+        reason = in_words(error)
+        self._end(connection, reason if error is None else f"connection lost: {reason}")
 
-class StreamConnection(asyncio.Protocol):
-    """One connection; `table` holds its open attempts by ID."""
-
-    def __init__(self, pool: Pool, owner: StreamTransport) -> None:
-        self._pool = pool
-        self._owner = owner
-        self._deframer = Deframer()
-        self._transport: asyncio.Transport | None = None
-        self._silent_since = 0.0
-        self.table: dict[bytes, Attempt] = {}
-        self.has_answered = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
-        self._transport = cast(asyncio.Transport, transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, from either side."""
-        self._transport = None
-        self._owner.lost(self, exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Hand the messages that are complete to the engine."""
-        now = monotonic()
-        answer = self._pool.engine.answer
-        table = self.table
-        for message in self._deframer.feed(data):
-            before = len(table)
-            query = answer(now, table, message)
-            if len(table) < before:
-                self.has_answered = True
-                self._silent_since = now if table else 0.0
-            if query is not None and query.client is not None:
-                query.client.reply(query)
-        self._pool.flush()
-
-    def stalled(self, now: float) -> bool:
-        """Tell whether it is of no more use: gone, or without an answer since long ago.
-
-        Bytes alone prove nothing: once a length is wrong, all that follows is swallowed by it.
-        """
-        if self._transport is None or self._transport.is_closing():
-            return True
-        silent_since = self._silent_since
-        return silent_since > 0 and now - silent_since > self._pool.engine.settings.per_attempt_s
-
-    def send(self, now: float, attempt: Attempt) -> None:
-        """Send an attempt under an ID of this connection."""
-        transport = self._transport
-        table = self.table
-        if (
-            transport is None
-            or len(table) >= MAX_OPEN
-            or transport.get_write_buffer_size() > MAX_UNSENT_BYTES
-        ):
-            self._pool.engine.unsent(now, attempt)
+    def _end(self, connection: Connection, reason: str) -> None:
+        """Close a connection; what was open on it is sent again, or fails."""
+        self._remove(connection)
+        attempts = list(connection.table.values())
+        if not attempts:
             return
-        drawn = self._pool.ids.draw(table)
-        attempt.id = drawn
-        attempt.table = table
-        table[drawn] = attempt
-        if not self._silent_since:
-            self._silent_since = now
-        transport.write(frame(drawn + attempt.query.wire[2:]))
+        if not connection.has_answered and not connection.may_be_stale:
+            self._pause(reason)
+            if not self._has_served:
+                self._fail(monotonic(), attempts, blamed=True)
+                return
+        self._send_again(connection, attempts, counted=True)
 
-    def abort(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
+    def _let_expire(self, now: float, connection: Connection) -> None:
+        """Leave the attempts whose time is over to the engine, which counts them lost."""
+        sent_by = now - self.pool.engine.settings.per_attempt_s + ROUNDING_S
+        for attempt in list(connection.table.values()):
+            if attempt.sent_at <= sent_by:
+                del connection.table[attempt.id]
+                attempt.table = None
+
+    def _remove(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            if connection.has_answered:
+                self._dialler.remember(connection.channel)
+        if self._current is connection:
+            self._current = None
+        connection.channel.close()
+
+    def _on_check(self) -> None:
+        """Retire connections that swallow what is written to them."""
+        self._check = None
+        now = monotonic()
+        next_s = inf
+        for connection in list(self._connections):
+            if not connection.silent_since:
+                continue
+            wait_s = connection.check(now)
+            if wait_s > 0.0:
+                next_s = min(next_s, wait_s)
+                continue
+            self._idle.ended_after(connection.silent_since - connection.idle_since)
+            self._let_expire(now, connection)
+            self._end(connection, "takes queries and answers none")
+        if next_s < inf and self._check is None:
+            self._check = self.pool.loop.call_later(next_s, self._on_check)
+        self._serve_waiting(now)
+        self.pool.flush()
+
+
+class IdleLifetime:
+    """How long a server lets a connection idle, learned from those that ended.
+
+    A restart ends connections too, so it takes two ends in a row after about the same idle time.
+    `limit_s` is the age from which an idle connection is not to be used; infinity if unknown.
+    """
+
+    __slots__ = ("_learned_at", "_seen_s", "limit_s")
+
+    def __init__(self) -> None:
+        self.limit_s = inf
+        self._seen_s = inf
+        self._learned_at = 0.0
+
+    def ended_after(self, idle_s: float) -> None:
+        """A connection was ended by its server when it had been idle for so long."""
+        if idle_s < LEAST_IDLE_S:
+            return
+        if abs(idle_s - self._seen_s) <= SAME_IDLE_S + SAME_IDLE_SHARE * idle_s:
+            shortest_s = min(idle_s, self._seen_s)
+            self.limit_s = shortest_s - min(IDLE_MARGIN_S, IDLE_MARGIN_SHARE * shortest_s)
+            self._learned_at = monotonic()
+        self._seen_s = idle_s
+
+    def is_over(self, now: float, idle_s: float) -> bool:
+        """Tell whether a connection that has been idle for so long is not to be used."""
+        if idle_s < self.limit_s:
+            return False
+        if now - self._learned_at > LEARNED_FOR_S:
+            self.limit_s = inf
+            return False
+        return True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
+from workers.transports.dial import bind_source
 from workers.transports.faults import PACKET_ERRNOS, RESOLVER_ERRNOS, Backoff
 from workers.transports.stream_resolver import StreamTransport
 
@@ -180,6 +181,7 @@ class UdpSocket:
         sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            bind_source(sock, entry.bind)
             sock.connect((entry.host, entry.port))
             pool.poller.add(sock.fileno(), self._readable)
         except BaseException:
