@@ -308,8 +308,8 @@ class Engine:
 
     def limited(self, now: float, attempt: Attempt) -> None:
         """The server said beside DNS (HTTP 429) that it is asked too often: as by REFUSED."""
-        if self._close(attempt):
-            self._refused(now, attempt, b"", dns.REFUSED)
+        if self._attempts.close(attempt):
+            self._attempts.refused(now, attempt, b"", dns.REFUSED)
 
     def unsent(self, now: float, attempt: Attempt) -> None:
         """A fault of this machine kept an attempt from being sent: nobody is blamed."""
