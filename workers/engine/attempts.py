@@ -169,9 +169,9 @@ class Attempts:
         if resolver is not None:
             self._counters.hedges += 1
             self._outbox.append(self.open(now, query, resolver, HEDGE))
-        elif lost and (attempt.kind != HEDGE or not late.equal):
+        elif lost and (attempt.kind != HEDGE or query.refused):
             # Those that refused it before may have room by now.
-            self.waiting.admit(now, query, refused=len(query.tried) > 1, first=True)
+            self.waiting.admit(now, query, refused=query.refused, first=True)
         return NEVER
 
     def refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
@@ -180,6 +180,7 @@ class Attempts:
         query = attempt.query
         resolver.refused += 1
         if rcode in REFUSALS:
+            query.refused = True
             self._selection.refused(now, resolver)
             if rcode == dns.REFUSED or query.client is None or query.answered:
                 resolver.limited += 1
