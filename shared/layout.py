@@ -88,7 +88,7 @@ RESOLVER_LOSING: Final = 11  # the keeper: 1 while its loss interval says that i
 RESOLVER_RATE: Final = 12  # the keeper: recent answers, micro-queries per second
 RESOLVER_TRIAL_AT: Final = 13  # any worker: GCRA word of its trials while it is not in use
 RESOLVER_EXPLORE_AT: Final = 14  # any worker: GCRA word of queries above its ceiling
-RESOLVER_RANDOM_UNTIL: Final = 16  # the keeper: until when losses say nothing of a rate
+RESOLVER_RANDOM_UNTIL: Final = 16  # the keeper: until when losses or refusals say nothing of a rate
 RESOLVER_LOSS_ENDED: Final = 15  # the keeper: thousandths of attempts behind RESOLVER_LOSS
 
 # One block for every (worker, slot). Writer: the worker. Counts since start unless told otherwise.

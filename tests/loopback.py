@@ -196,7 +196,7 @@ class Shell:
         return self.engine.resolvers[number]
 
     def dropped(self, reason: str) -> int:
-        return self.engine.dropped[layout.DROP_REASONS.index(reason)]
+        return self.engine.counters.dropped[layout.DROP_REASONS.index(reason)]
 
     @property
     def reasons(self) -> list[str]:

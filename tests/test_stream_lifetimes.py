@@ -66,7 +66,7 @@ async def test_queries_around_the_idle_end_all_succeed_without_blame() -> None:
             await asyncio.sleep(idle_s + offset_s)
             assert await shell.ask().rcode() == NOERROR
         assert blames(shell) == (0, 0)
-        assert shell.engine.failures == 0
+        assert shell.engine.counters.failures == 0
         assert not any(shell.reasons)
 
 
@@ -153,7 +153,7 @@ def test_restart_of_a_sole_server_under_load_fails_nothing(away_s: float) -> Non
                 for _, each in asked:
                     assert await each.rcode() == NOERROR
                 assert len(again.links) == 1
-            assert shell.engine.failures == 0
+            assert shell.engine.counters.failures == 0
             assert blames(shell) == (0, 0)
 
     run()

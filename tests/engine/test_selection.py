@@ -12,6 +12,7 @@ from tests.engine.driver import Driver, answers, is_closed, is_silent, loses, re
 from tests.rig.wire import SERVFAIL
 from workers.engine.health import State
 from workers.engine.pending import COPY, FIRST, PROBE
+from workers.engine.resolver import NS
 
 WORKERS = [1, 2, 4]
 
@@ -310,7 +311,7 @@ def test_probe_of_a_down_resolver_goes_out_every_interval_while_it_is_quiet() ->
     assert 9 <= len(probes) <= 11
     assert b"\x05probe\x07example\x00\x00\x01\x00\x01" in probes[0].wire
     assert driver.sent_to("a") == []
-    assert driver.engines[0].pending == 0
+    assert driver.engines[0].counters.pending == 0
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -415,3 +416,18 @@ def test_every_policy_sends_a_refused_query_to_another(policy: str) -> None:
     asked = driver.traffic(rate_qps=20, seconds=1.0)
     driver.advance(0.1)
     assert Counter(each.reply[3] & 0x0F for each in asked) == {0: 20}
+
+
+# -- tokens -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [1_000.0, 1_000_000.0, 30_000_000.0])
+def test_room_is_looked_for_when_the_token_is_there_and_not_a_moment_sooner(start: float) -> None:
+    for number in range(30):
+        driver = Driver("a", token_wait_s=0.3, start=start)
+        resolver = driver.resolver("a")
+        resolver.interval_ns = NS // 100
+        free_ns = int(driver.now * NS) + 10_000_000 + number * 997
+        driver.board.words[resolver.bucket] = free_ns
+        driver.ask()
+        assert free_ns <= int(driver.engines[0].wake_at * NS) <= free_ns + 10_000

@@ -9,12 +9,18 @@ follows the rate at which it really answers:
 - a loss, while other queries are answered, sets it a little below: a loss shows only after a
   time-out and costs the tunnel a resend;
 - while it answers, the ceiling grows; when it no longer holds anything back, it is gone.
+
+A resolver may also lose by chance, whatever the rate. To follow that down would strangle it, so the
+ceiling looks whether being lower changed anything, and is removed where it did not. For refusals
+by chance see `workers.engine.chance`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Final
+
+from workers.engine.chance import Chance
 
 RATE_WINDOW_S: Final = 3.0
 """The recent rate is taken over this long, or over the time in use where that is shorter."""
@@ -38,7 +44,11 @@ QUIET_SHARE: Final = 0.5
 """A resolver is quiet while it is sent less than this share of its ceiling."""
 
 QUIET_FLOOR: Final = 0.7
-"""After a quiet spell one refusal leaves at least this share of the ceiling."""
+"""After a quiet spell or an outage one refusal leaves at least this share of the ceiling."""
+
+QUIET_GRACE_S: Final = 1.0
+"""... and so do all that come within this time: they are refusals of one burst, or of what was sent
+before the outage ended."""
 
 FIRST_ANSWERS: Final = 10
 """A refusal before so many answers counts as if there had been so many in one second. Losses never
@@ -46,7 +56,9 @@ lower the ceiling beneath this rate: a tunnel that is idle asks less, and has no
 """
 
 MUTE_AFTER_S: Final = 1.0
-"""Refusals alone for this long are an outage, not a limit."""
+MUTE_REFUSALS: Final = 8
+"""Refusals alone for this long, and so many, are an outage, not a limit. Fewer may be chance where
+little is asked."""
 
 LOSSES: Final = 3
 """Losses within the window that say something; fewer are chance."""
@@ -86,6 +98,9 @@ class Ceiling:
         "_answered",
         "_answered_at",
         "_at",
+        "_chance",
+        "_floor_qps",
+        "_floor_until",
         "_growing_s",
         "_held_at",
         "_loss_before",
@@ -98,6 +113,7 @@ class Ceiling:
         "_qps_before_mute",
         "_random_loss",
         "_random_until",
+        "_refused_in_a_row",
         "_samples",
         "_second",
         "_second_answers",
@@ -115,6 +131,10 @@ class Ceiling:
 
     def restart(self, now: float, qps: float = 0.0) -> None:
         """Begin anew, as for a resolver that was down: what it allows now is not known."""
+        self._chance = Chance(now)
+        self._begin(now, qps)
+
+    def _begin(self, now: float, qps: float) -> None:
         self.qps = qps
         self._at = now
         self._since_at = now
@@ -123,7 +143,10 @@ class Ceiling:
         self._qps_answered = qps
         self._growing_s = 0.0
         self._mute = False
+        self._refused_in_a_row = 0
         self._qps_before_mute = 0.0
+        self._floor_qps = 0.0
+        self._floor_until = 0.0
         self._samples: deque[tuple[float, int, int, int]] = deque()
         self._window_sent = 0
         self._window_answered = 0
@@ -144,8 +167,8 @@ class Ceiling:
 
     @property
     def random_until(self) -> float:
-        """Until when its losses are taken to have nothing to do with the rate."""
-        return self._random_until
+        """Until when its losses, or its refusals, are taken to have nothing to do with the rate."""
+        return max(self._random_until, self._chance.until)
 
     def rate(self, now: float) -> float:
         """Return the recent rate of answers."""
@@ -173,16 +196,19 @@ class Ceiling:
         self._at = now
         self._answered += answered
         self._count_window(now, sent, answered, lost)
-        self._raise_to_whole_seconds(now, answered)
-        self._watch_proof(now, answered, lost)
+        self._refused_in_a_row = 0 if answered else self._refused_in_a_row + limited
         if held:
             self._held_at = now
-        self._growing_s += elapsed_s
         if answered:
             if self._mute:
-                self.restart(now, self._qps_before_mute)
+                self._resume(now)
             self._answered_at = now
-            self._qps_answered = self.qps
+            self._qps_answered = self._chance.ceiling_qps or self.qps
+        if self._judge_refusals(now, answered, limited):
+            return
+        self._raise_to_whole_seconds(now, answered)
+        self._watch_proof(now, answered, lost)
+        self._growing_s += elapsed_s
         if limited:
             if now - extra_at >= EXTRA_GRACE_S:
                 self._lower_after_refusal(now)
@@ -193,6 +219,25 @@ class Ceiling:
             self._growing_s = 0.0
         if self.qps and now - self._held_at > UNHELD_S:
             self.qps = 0.0
+
+    def _judge_refusals(self, now: float, answered: int, limited: int) -> bool:
+        """Let the refusals be judged; True while a test has the ceiling."""
+        chance = self._chance
+        if self._loss_before:
+            chance.begin(now)  # a ceiling lowered for its losses is being watched
+            return False
+        was_testing = chance.is_testing
+        self.qps = chance.count(now, answered, limited, self.qps)
+        if was_testing:
+            self._held_at = now
+            self._growing_s = 0.0
+        return was_testing or chance.is_testing
+
+    def _resume(self, now: float) -> None:
+        """Take up after an outage what was before it."""
+        self._begin(now, self._qps_before_mute)
+        self._floor_qps = self.qps * QUIET_FLOOR
+        self._floor_until = now + QUIET_GRACE_S
 
     def _span_s(self, now: float) -> float:
         return max(min(now - self._since_at, RATE_WINDOW_S), MIN_SPAN_S)
@@ -212,20 +257,30 @@ class Ceiling:
     def _lower_after_refusal(self, now: float) -> None:
         rate = self.rate(now)
         self._growing_s = 0.0
-        if self._answered and not self._mute and now - self._answered_at > MUTE_AFTER_S:
+        silent = now - self._answered_at > MUTE_AFTER_S and self._refused_in_a_row >= MUTE_REFUSALS
+        if self._answered and not self._mute and silent:
             # It answers nothing at all: out of service, not at a limit. When it answers again it
             # has the ceiling back that it had.
             self._mute = True
             self._qps_before_mute = self._qps_answered
+        if self._mute:
+            self._chance.outage(now)
+        elif now < self._chance.until:
+            return
         if self._answered < FIRST_ANSWERS or self._mute:
             rate = max(rate, float(FIRST_ANSWERS))
         ceiling = max(rate * REFUSAL_FACTOR, MIN_CEILING_QPS)
         if not self.qps:
             self.qps = ceiling
             self._held_at = now
+            self._chance.begin(now)
             return
-        if self._window_sent / self._span_s(now) < self.qps * QUIET_SHARE:
-            ceiling = max(ceiling, self.qps * QUIET_FLOOR)
+        quiet = self._window_sent / self._span_s(now) < self.qps * QUIET_SHARE
+        if quiet and now >= self._floor_until:
+            self._floor_qps = self.qps * QUIET_FLOOR
+            self._floor_until = now + QUIET_GRACE_S
+        if now < self._floor_until:
+            ceiling = max(ceiling, self._floor_qps)
         self.qps = min(self.qps, ceiling)
 
     def _lower_after_loss(self, now: float) -> None:

@@ -21,14 +21,15 @@ from typing import Any, Final
 from shared import layout
 from shared.board import Board
 from workers.engine import wire as dns
+from workers.engine.attempts import REFUSALS, Attempts
 from workers.engine.copies import DELAY_SHARE, Copies
+from workers.engine.counters import PoolCounters
 from workers.engine.health import DOWN_TRIAL_S, State
 from workers.engine.held import HeldSockets
 from workers.engine.keeper import Keeper
 from workers.engine.pending import (
     COPY,
     FIRST,
-    HEDGE,
     PROBE,
     RETRY,
     Attempt,
@@ -39,7 +40,6 @@ from workers.engine.publishing import Publisher
 from workers.engine.resolver import NS, Resolver
 from workers.engine.selection import Selection
 from workers.engine.timers import TimingWheel
-from workers.engine.waiting import WaitingRoom
 from workers.settings import PoolSettings, ResolverEntry
 
 TICK_S: Final = 0.02
@@ -51,37 +51,15 @@ SORT_S: Final = 1.0
 REBUILD_S: Final = 0.0002
 """Time per resolver between two readings of all verdicts: it keeps their share of the CPU."""
 
-MAX_ATTEMPTS: Final = 16
-"""Sendings of one query, however many resolvers refuse or lose it."""
-
-TRIAL_RTOS: Final = 2.0
-"""A trial of a resolver that is not in use is late after so many of the shortest retransmission
-times: it is for learning about the resolver, and the query is not to suffer for that."""
-
-DOUBT_S: Final = 10.0
-"""For this long after a loss or a refusal what is late at a resolver is taken for lost, not held: a
-tunnel with one question in flight stalls on every single loss, long before chance is ruled out."""
-
-ROUNDING_S: Final = 1e-3
-"""Sums of times in floating point are off by less than this."""
-
-OVERSLEPT_S: Final = 0.5
-"""When this process comes to an attempt so late, it was itself asleep (suspended, starved), and the
-resolver is not blamed for the answer that nobody took."""
-
-REFUSALS: Final = frozenset((dns.SERVFAIL, dns.REFUSED))
-"""Codes by which a resolver says that it will not answer now."""
-
 NOT_ANSWERS: Final = REFUSALS | {dns.FORMERR, dns.NOTIMP}
 """... and those by which it says that it cannot read this question: another resolver may."""
-
-DROPS: Final = {reason: position for position, reason in enumerate(layout.DROP_REASONS)}
 
 
 class Engine:
     """One pool in one worker. See the module for how it is driven."""
 
     __slots__ = (
+        "_attempts",
         "_board",
         "_copies",
         "_deadline_s",
@@ -90,7 +68,6 @@ class Engine:
         "_keeper",
         "_keepers_epoch",
         "_max_pending",
-        "_newest_answered_at",
         "_per_attempt_s",
         "_probe_at",
         "_publisher",
@@ -103,16 +80,8 @@ class Engine:
         "_waiting",
         "_wheel",
         "_worker",
-        "answered",
-        "answers",
-        "copies",
-        "dropped",
-        "failures",
-        "hedges",
+        "counters",
         "outbox",
-        "pending",
-        "queries",
-        "retries",
     )
 
     def __init__(
@@ -130,9 +99,6 @@ class Engine:
         self._deadline_s = settings.deadline_s
         self._max_pending = settings.max_pending
         self._selection = Selection(board, worker, settings.load_balance, random)
-        self._waiting = WaitingRoom(
-            self._selection, settings.token_wait_s, self._send_waiting, self._fail
-        )
         self._copies = Copies(settings.duplicate) if settings.duplicate > 1 else None
         self._held_sockets = HeldSockets()
         self._resolvers: dict[int, Resolver] = {}
@@ -145,23 +111,21 @@ class Engine:
         self._rebuild_at = 0.0
         self._sort_at = 0.0
         self._probe_at = 0.0
-        self._newest_answered_at = 0.0
+        self.counters = PoolCounters(board, worker, pool)
         self.outbox: deque[Attempt | Query] = deque()
-        self.pending = 0
-        left = board.at.pool(worker, pool)
-        words = board.words
-        self.queries = words[left + layout.POOL_QUERIES]
-        self.answers = words[left + layout.POOL_ANSWERS]
-        self.answered = words[left + layout.POOL_ANSWERED]
-        self.failures = words[left + layout.POOL_FAILURES]
-        self.retries = words[left + layout.POOL_RETRIES]
-        self.hedges = words[left + layout.POOL_HEDGES]
-        self.copies = words[left + layout.POOL_COPIES]
-        first = left + layout.POOL_DROPPED
-        self.dropped = [words[first + reason] for reason in range(len(layout.DROP_REASONS))]
+        self._attempts = Attempts(
+            board,
+            settings,
+            self._selection,
+            self._publisher,
+            self.counters,
+            self._wheel,
+            self.outbox,
+        )
+        self._waiting = self._attempts.waiting
 
     def __repr__(self) -> str:
-        return f"<Engine {self._settings.name} pending={self.pending} {self._selection!r}>"
+        return f"<Engine {self._settings.name} pending={self.counters.pending} {self._selection!r}>"
 
     @property
     def settings(self) -> PoolSettings:
@@ -223,7 +187,7 @@ class Engine:
         Replies of the relay's own, to what is no query, and copies are in `outbox`.
         """
         if len(wire) < dns.HEADER_BYTES:
-            self.drop("client_short")
+            self.counters.drop("client_short")
             return None
         if wire[2] & 0xF8 or wire[4:6] != dns.ONE_QUESTION:
             self._refuse_input(client, address, wire)
@@ -232,23 +196,23 @@ class Engine:
         if end < 0:
             self._refuse_input(client, address, wire)
             return None
-        self.queries += 1
+        self.counters.queries += 1
         query = Query(client, address, wire, end, now + self._deadline_s)
-        if self.pending >= self._max_pending:
-            self.drop("client_overload")
-            self.pending += 1
-            self._fail(query)
+        if self.counters.pending >= self._max_pending:
+            self.counters.drop("client_overload")
+            self.counters.pending += 1
+            self._attempts.fail(query)
             return None
-        self.pending += 1
+        self.counters.pending += 1
         resolver = None if self._waiting else self._selection.choose(now)
         if resolver is None:
-            self._wait_or_fail(now, query)
+            self._attempts.wait_or_fail(now, query)
             return None
         if self._selection.revivals:
             self._revive(now, query, resolver)
         if self._copies is not None:
             self._plan_copies(now, query, self._copies)
-        return self._attempt(now, query, resolver, FIRST)
+        return self._attempts.open(now, query, resolver, FIRST)
 
     def answer(self, now: float, table: dict[bytes, Attempt], wire: bytes) -> Query | None:
         """Take a message that came on the socket whose open attempts are `table`.
@@ -259,13 +223,15 @@ class Engine:
         """
         attempt = table.get(wire[:2])
         if attempt is None:
-            self.drop("reply_unmatched" if len(wire) >= dns.HEADER_BYTES else "reply_malformed")
+            self.counters.drop(
+                "reply_unmatched" if len(wire) >= dns.HEADER_BYTES else "reply_malformed"
+            )
             return None
         query = attempt.query
         asked = query.wire
         end = query.end
         if len(wire) < dns.HEADER_BYTES or not wire[2] & dns.QR:
-            self.drop("reply_malformed")
+            self.counters.drop("reply_malformed")
             return None
         rcode = wire[3] & 0x0F
         questions = wire[4:6]
@@ -279,7 +245,7 @@ class Engine:
         elif questions == dns.NO_QUESTION and rcode in NOT_ANSWERS:
             reply = asked[:2] + wire[2:]  # some servers leave the question out of their errors
         else:
-            self.drop("reply_unmatched")
+            self.counters.drop("reply_unmatched")
             return None
         del table[attempt.id]
         attempt.closed = True
@@ -288,7 +254,7 @@ class Engine:
         if attempt.overdue:
             resolver.overdue -= 1
         if rcode in NOT_ANSWERS:
-            self._refused(now, attempt, reply, rcode)
+            self._attempts.refused(now, attempt, reply, rcode)
             return None
         round_trip = now - attempt.sent_at
         resolver.answered += 1
@@ -297,10 +263,11 @@ class Engine:
         resolver.deviation_sum_s += deviation if deviation > 0.0 else -deviation
         if round_trip < resolver.rtt_min_s:
             resolver.rtt_min_s = round_trip
-        if attempt.sent_at > self._newest_answered_at:
-            self._newest_answered_at = attempt.sent_at
+        attempts = self._attempts
+        if attempt.sent_at > attempts.newest_answered_at:
+            attempts.newest_answered_at = attempt.sent_at
         if resolver.watched:
-            self._watched_replied(resolver)
+            attempts.watched_replied(resolver)
         client = query.client
         if client is None:
             return None
@@ -322,36 +289,32 @@ class Engine:
             resolver.late += 1
         else:
             query.answered = True
-            self.answered += 1
-            self.pending -= 1
+            self.counters.answered += 1
+            self.counters.pending -= 1
             if query.refused_by is not None:
-                self._heed_refusals(query)
+                attempts.heed_refusals(query)
             if query.doubted is not None and not query.doubted.closed:
-                self._overtaken(now, query.doubted)
-        self.answers += 1
+                attempts.overtaken(now, query.doubted)
+        self.counters.answers += 1
         query.reply = reply
         return query
 
     def failed(self, now: float, attempt: Attempt) -> None:
         """A network error ended an attempt: the resolver's port is closed, its connection broke."""
-        if self._close(attempt):
+        if self._attempts.close(attempt):
             attempt.resolver.errors += 1
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
-            self._go_on(now, attempt)
+            self._attempts.go_on(now, attempt)
 
     def limited(self, now: float, attempt: Attempt) -> None:
         """The server said beside DNS (HTTP 429) that it is asked too often: as by REFUSED."""
-        if self._close(attempt):
-            self._refused(now, attempt, b"", dns.REFUSED)
+        if self._attempts.close(attempt):
+            self._attempts.refused(now, attempt, b"", dns.REFUSED)
 
     def unsent(self, now: float, attempt: Attempt) -> None:
         """A fault of this machine kept an attempt from being sent: nobody is blamed."""
-        if self._close(attempt):
-            self._go_on(now, attempt)
-
-    def drop(self, reason: str) -> None:
-        """Count a message that was dropped; `reason` is one of `layout.DROP_REASONS`."""
-        self.dropped[DROPS[reason]] += 1
+        if self._attempts.close(attempt):
+            self._attempts.go_on(now, attempt)
 
     # -- time -------------------------------------------------------------------------------
 
@@ -366,12 +329,9 @@ class Engine:
                     attempt.sent_at + self._per_attempt_s, attempt.query.deadline_at
                 )
             if now >= attempt.expires_at:
-                self._expired(now, attempt)
+                self._attempts.expired(now, attempt)
             else:
-                due_at = attempt.expires_at
-                if not self._late(now, attempt):
-                    # It may show later that it is lost: look again when it is twice as old.
-                    due_at = min(due_at, 2 * now - attempt.sent_at)
+                due_at = min(self._attempts.late(now, attempt), attempt.expires_at)
                 self._wheel.add(due_at, attempt)
         if self._copies is not None and now >= self._copies.next_at:
             for query in self._copies.due(now):
@@ -384,19 +344,7 @@ class Engine:
         words = self._board.words
         at = self._board.at
         self._publisher.publish(now)
-        self._publisher.publish_pool(
-            [
-                self.queries,
-                self.answers,
-                self.answered,
-                self.failures,
-                self.retries,
-                self.hedges,
-                self.copies,
-                0,
-                *self.dropped,
-            ]
-        )
+        self._publisher.publish_pool(self.counters.words())
         keepers_epoch = words[layout.HEADER_KEEPERS_EPOCH]
         if keepers_epoch != self._keepers_epoch:
             self._keepers_epoch = keepers_epoch
@@ -419,90 +367,10 @@ class Engine:
 
     # -- rules ------------------------------------------------------------------------------
 
-    def _attempt(self, now: float, query: Query, resolver: Resolver, kind: int) -> Attempt:
-        """Open an attempt, to be sent by the caller's shell."""
-        expires_at = now + self._per_attempt_s
-        if expires_at > query.deadline_at:
-            expires_at = query.deadline_at
-        attempt = Attempt(query, resolver, kind, now, expires_at)
-        due_at = now + resolver.rto_s
-        if not resolver.srtt_s or (not resolver.equal and self._settings.hedge_only_losing):
-            due_at = now + min(resolver.rto_s, TRIAL_RTOS * self._selection.soonest_rto_s)
-        if query.tried and kind != COPY:
-            # Sent to the same resolver again, it waits twice as long each time (RFC 6298, 5.5).
-            due_at = now + resolver.rto_s * 2 ** query.tried.count(resolver)
-        query.open += 1
-        query.tried.append(resolver)
-        resolver.sent += 1
-        self._wheel.add(due_at if due_at < expires_at else expires_at, attempt)
-        return attempt
-
-    def _close(self, attempt: Attempt) -> bool:
-        """Close an attempt and take it out of its socket's table; False if it was closed."""
-        if attempt.closed:
-            return False
-        attempt.closed = True
-        attempt.query.open -= 1
-        if attempt.overdue:
-            attempt.resolver.overdue -= 1
-        if attempt.table is not None and attempt.table.get(attempt.id) is attempt:
-            del attempt.table[attempt.id]
-        return True
-
-    def _expired(self, now: float, attempt: Attempt) -> None:
-        """End an attempt that had no answer in time, and see what becomes of its query."""
-        self._close(attempt)
-        overslept = now - attempt.expires_at > OVERSLEPT_S
-        # An attempt cut short by its query's deadline says nothing about its resolver.
-        had_s = attempt.expires_at - attempt.sent_at
-        if not overslept and had_s >= self._per_attempt_s - ROUNDING_S:
-            attempt.resolver.lost += 1
-            self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
-            self._selection.lost(now, attempt.resolver)
-        self._go_on(now, attempt, lost=True)
-
-    def _refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
-        """Send a refused query on to another resolver at once."""
-        resolver = attempt.resolver
-        query = attempt.query
-        resolver.refused += 1
-        if rcode in REFUSALS:
-            self._selection.refused(now, resolver)
-            if rcode == dns.REFUSED or query.client is None or query.answered:
-                resolver.limited += 1
-            elif query.refused_by is None:
-                query.refused_by = [resolver]
-            else:
-                query.refused_by.append(resolver)
-        else:
-            query.reply = reply  # what the client gets if nobody can read its question
-        self._watched_replied(resolver)
-        self._go_on(now, attempt, refused=rcode in REFUSALS)
-
-    def _overtaken(self, now: float, attempt: Attempt) -> None:
-        """A later sending of the query was answered first: until its own end this one is a loss.
-
-        Only where late queries are hedged on evidence alone. Elsewhere a hedge often overtakes a
-        slow answer.
-        """
-        if not self._settings.hedge_only_losing:
-            return
-        attempt.overdue = True
-        attempt.resolver.overdue += 1
-        self._board.words[attempt.resolver.refused_word] = int(now * NS)
-        self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
-
-    def _heed_refusals(self, query: Query) -> None:
-        """Another resolver answered, or waited too: those that said SERVFAIL are at a limit."""
-        for resolver in query.refused_by or ():
-            resolver.limited += 1
-            self._publisher.urgent[resolver.slot] = resolver
-        query.refused_by = None
-
     def _fetch_over_tcp(self, now: float, attempt: Attempt, reply: bytes) -> None:
         """Ask again over TCP what came truncated over UDP, for a client that can take it whole."""
         attempt.query.reply = reply  # better than an error, if TCP brings nothing
-        again = self._attempt(now, attempt.query, attempt.resolver, RETRY)
+        again = self._attempts.open(now, attempt.query, attempt.resolver, RETRY)
         again.over_stream = True
         self.outbox.append(again)
 
@@ -514,89 +382,8 @@ class Engine:
             size_bytes = min(size_bytes, max(advertised, dns.CLASSIC_SIZE_BYTES))
         if len(reply) <= size_bytes:
             return reply
-        self.drop("reply_oversize")
+        self.counters.drop("reply_oversize")
         return dns.truncated(reply, query.wire, query.end)
-
-    def _late(self, now: float, attempt: Attempt) -> bool:
-        """Hedge: try a late query on another resolver too. False if it may only be held."""
-        query = attempt.query
-        if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
-            return True
-        if attempt.kind == COPY:
-            return True  # it was sent for its own sake; the first sending has its own time
-        late = attempt.resolver
-        # What was sent later has been answered: this one is lost, and no poll that is held.
-        overtaken = self._newest_answered_at > attempt.sent_at
-        trouble_ns = int(now * NS) - self._board.words[late.refused_word]
-        lost = (
-            late.losing
-            or overtaken
-            or trouble_ns < int(DOUBT_S * NS)
-            or late.state in (State.FRESH, State.DOWN)
-            or (self._settings.hedge_only_losing and not late.equal)
-        )
-        if self._settings.hedge_only_losing and not lost:
-            return False
-        if lost and query.doubted is None:
-            query.doubted = attempt
-        resolver = self._selection.other(now, query.tried, equals_only=not lost)
-        if resolver is None and late.losing and attempt.kind != HEDGE:
-            resolver = self._selection.choose(now)  # a lossy pool: better twice than never
-        if resolver is not None:
-            self.hedges += 1
-            self.outbox.append(self._attempt(now, query, resolver, HEDGE))
-        elif lost and attempt.kind != HEDGE:
-            self._waiting.admit(now, query, refused=False, first=True)
-        return True
-
-    def _go_on(
-        self, now: float, attempt: Attempt, *, lost: bool = False, refused: bool = False
-    ) -> None:
-        """Find a query whose attempt ended without an answer its next resolver, or end it.
-
-        A lost query may go to a resolver that has had it when nobody else is left; a refused one
-        may not, or it would circle.
-        """
-        query = attempt.query
-        if query.answered or query.client is None:
-            return
-        if attempt.kind == COPY and query.open:
-            return
-        if now < query.deadline_at and len(query.tried) < MAX_ATTEMPTS:
-            resolver = self._selection.other(now, query.tried)
-            if resolver is None and lost and query.open == 0:
-                resolver = self._selection.choose(now)
-            if resolver is not None:
-                self.retries += 1
-                self.outbox.append(self._attempt(now, query, resolver, RETRY))
-                return
-            if query.open == 0:
-                self._wait_or_fail(now, query, refused=refused)
-            elif query.doubted is not None:
-                self._waiting.admit(now, query, refused=refused, first=True)
-        elif query.open == 0:
-            self._fail(query)
-
-    def _wait_or_fail(self, now: float, query: Query, *, refused: bool = False) -> None:
-        """Let a query wait for room where there may be some in time, or end it.
-
-        One that everybody answered SERVFAIL does not wait: the far side is down, or its name is
-        broken, and asking again would only add load.
-        """
-        refusers = query.refused_by
-        hopeless = refusers is not None and len(refusers) >= 2 and not self._limited(refusers)
-        if hopeless or not self._waiting.admit(now, query, refused=refused):
-            self._fail(query, hopeless=hopeless)
-
-    def _send_waiting(self, now: float, query: Query, resolver: Resolver, kind: int) -> None:
-        """Send a query for which there is room at last."""
-        if kind == RETRY:
-            self.retries += 1
-        self.outbox.append(self._attempt(now, query, resolver, kind))
-
-    @staticmethod
-    def _limited(resolvers: list[Resolver]) -> bool:
-        return any(resolver.limited for resolver in resolvers)
 
     def _plan_copies(self, now: float, query: Query, copies: Copies) -> None:
         """Have copies of a query sent a little after it, if its socket is held and they pay."""
@@ -614,35 +401,20 @@ class Engine:
         """Send a copy to the resolver without a ceiling that answers soonest and surest."""
         target = self._selection.copy_target
         if target is not None and not target.interval_ns and now < query.deadline_at:
-            self.copies += 1
+            self.counters.copies += 1
             target.extra_at = now
-            self.outbox.append(self._attempt(now, query, target, COPY))
-
-    def _fail(self, query: Query, *, hopeless: bool = False) -> None:
-        """End a query without an answer: one error for the client, or silence by the profile."""
-        query.answered = True
-        self.pending -= 1
-        self.failures += 1
-        if query.refused_by is not None and not hopeless:
-            self._heed_refusals(query)
-        if self._settings.silent_failure:
-            if query.client is not None and query.client.is_stream:
-                self.outbox.append(query)  # its connection counts what is in flight
-            return
-        if not query.reply:
-            query.reply = dns.error_reply(query.wire, dns.SERVFAIL, query.end)
-        self.outbox.append(query)
+            self.outbox.append(self._attempts.open(now, query, target, COPY))
 
     def _refuse_input(self, client: Client, address: Any, wire: bytes) -> None:
         """Count a message that is no query; answer it where the RFCs ask for an answer."""
         if wire[2] & dns.QR:
-            self.drop("client_response")
+            self.counters.drop("client_response")
             return
         if wire[2] & dns.OPCODE:
             reason, rcode = "client_notimp", dns.NOTIMP
         else:
             reason, rcode = "client_formerr", dns.FORMERR
-        self.drop(reason)
+        self.counters.drop(reason)
         end = dns.question_end(wire) if wire[4:6] == dns.ONE_QUESTION else -1
         query = Query(client, address, wire, end, 0.0)
         query.reply = dns.error_reply(wire, rcode, end)
@@ -652,14 +424,8 @@ class Engine:
         """Send a copy of a live query to a resolver that is down."""
         resolver = self._selection.take_trial(now, self._selection.revivals)
         if resolver is not None and resolver is not chosen:
-            self.copies += 1
-            self.outbox.append(self._attempt(now, query, resolver, COPY))
-
-    def _watched_replied(self, resolver: Resolver) -> None:
-        """A resolver that is not simply in use replied: its keeper is to know it soon."""
-        self._publisher.urgent[resolver.slot] = resolver
-        if resolver.state is State.FRESH:
-            self._selection.trial_over(resolver)
+            self.counters.copies += 1
+            self.outbox.append(self._attempts.open(now, query, resolver, COPY))
 
     def _probe_when_quiet(self, now: float) -> None:
         """Ask the resolvers of the shard that are down ourselves, if no live query goes there."""
@@ -676,7 +442,7 @@ class Engine:
                 and self._board.words[resolver.trial_word] <= quiet_since_ns
             ):
                 query = Query(None, None, wire, len(wire), now + self._per_attempt_s)
-                self.outbox.append(self._attempt(now, query, resolver, PROBE))
+                self.outbox.append(self._attempts.open(now, query, resolver, PROBE))
 
     def _rebuild(self, now: float) -> None:
         """Read all verdicts and sort the resolvers anew; the more there are, the less often."""

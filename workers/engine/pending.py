@@ -32,6 +32,7 @@ class Query:
     """A question of a client, or of the relay's own (then `client` is None).
 
     `wire` is as it came, `end` is the end of its question, `reply` the message for the client.
+    `refused` says that a resolver refused it, `doubted` is its first attempt taken for lost.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Query:
         "doubted",
         "end",
         "open",
+        "refused",
         "refused_by",
         "reply",
         "tried",
@@ -60,6 +62,7 @@ class Query:
         self.answered = False
         self.doubted: Attempt | None = None
         self.tried: list[Resolver] = []
+        self.refused = False
         self.refused_by: list[Resolver] | None = None
         self.reply = b""
 

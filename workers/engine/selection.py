@@ -48,6 +48,10 @@ MOST_TURNS: Final = 8
 """Workers that wait for a token look for it this far apart; who is first changes this often; with
 more workers than this some share a turn."""
 
+ROUNDING_NS: Final = 1_000
+"""A time in ns that goes through seconds in floating point may come back a little earlier: whoever
+looked for a token at that very moment would find it not due yet, and look again and again."""
+
 EXPLORE_S: Final = 0.1
 """While queries wait, a resolver may get one above its ceiling this often."""
 
@@ -123,7 +127,7 @@ class Selection:
             return inf
         free_ns = self._held_back[0][0]
         turn = (self._worker + free_ns // TURN_NS) % min(self._board.at.workers, MOST_TURNS)
-        return free_ns / NS + turn * STAGGER_S
+        return (free_ns + ROUNDING_NS) / NS + turn * STAGGER_S
 
     # -- lines ------------------------------------------------------------------------------
 

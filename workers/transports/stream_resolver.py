@@ -60,6 +60,8 @@ SAME_IDLE_S: Final = 0.05
 ROUNDING_S: Final = 1e-3
 """Sums of times in floating point are off by less than this."""
 
+MUTE: Final = "takes queries and answers none"
+
 LEARNED_FOR_S: Final = 600.0
 """A learned idle lifetime is forgotten after this long: servers are set up anew."""
 
@@ -374,7 +376,8 @@ class StreamTransport:
                 continue
             self._idle.ended_after(connection.silent_since - connection.idle_since)
             self._let_expire(now, connection)
-            self._end(connection, "takes queries and answers none")
+            self.pool.fault(self.resolver, MUTE)
+            self._end(connection, MUTE)
         if next_s < inf and self._check is None:
             self._check = self.pool.loop.call_later(next_s, self._on_check)
         self._serve_waiting(now)

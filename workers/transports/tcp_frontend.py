@@ -68,7 +68,7 @@ class TcpFrontend:
     def joined(self, connection: TcpConnection) -> bool:
         """Take in a new connection, or say that there are too many."""
         if len(self._connections) >= self._pool.engine.settings.max_connections:
-            self._pool.engine.drop("client_connection_limit")
+            self._pool.engine.counters.drop("client_connection_limit")
             return False
         self._connections.add(connection)
         return True
@@ -129,12 +129,12 @@ class TcpConnection(asyncio.Protocol):
         self._active_at = monotonic()
         transport = self._transport
         if transport is None or transport.is_closing():
-            self._pool.engine.drop("client_gone")
+            self._pool.engine.counters.drop("client_gone")
             return
         if not query.reply:
             pass  # failed in silence, as its profile says
         elif transport.get_write_buffer_size() > MAX_HELD_BYTES:
-            self._pool.engine.drop("client_slow")
+            self._pool.engine.counters.drop("client_slow")
             transport.abort()
             return
         else:

@@ -53,7 +53,7 @@ class UdpFrontend:
         try:
             self._sock.sendto(query.reply, query.address)
         except OSError:
-            self._pool.engine.drop("client_gone")
+            self._pool.engine.counters.drop("client_gone")
 
     def _receiver(self) -> Callable[[int], tuple[bytes, Any]]:
         """Return what takes a datagram, given the most bytes, and says where it came from."""
@@ -101,7 +101,7 @@ class WildcardUdpFrontend(UdpFrontend):
         try:
             self._sock.sendmsg([query.reply], asked, 0, client)
         except OSError:
-            self._pool.engine.drop("client_gone")
+            self._pool.engine.counters.drop("client_gone")
 
     def _receiver(self) -> Callable[[int], tuple[bytes, Any]]:
         def receive(most_bytes: int) -> tuple[bytes, Any]:
