@@ -30,6 +30,7 @@ _DEFAULT_PORT: Final = {"udp": 53, "tcp": 53, "dot": 853, "https": 443}
 _ALIASES: Final = {"tls": "dot"}
 _MEANT: Final = {"http": "https", "doh": "https", "h2": "https", "h3": "https", "dns": "udp"}
 _WITH_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(:/{1,3}|//)(.*)")
+_PASSWORD: Final = re.compile(r"//[^/]*@")
 _URL_PATH: Final = re.compile(r"/[!$&-;=?-Z_a-z~%]*")
 _ENCRYPTED: Final = ("dot", "https")
 
@@ -134,7 +135,7 @@ def parse(text: str, options: Options | None = None) -> ResolverAddress:
         plain = no_controls(text, LONGEST_ADDRESS)
         return _with_options(plain, options) if options else _parse(plain)
     except AddressError as error:
-        raise error.about(text) from None
+        raise error.about(_PASSWORD.sub("//...@", text)) from None
 
 
 def with_defaults(

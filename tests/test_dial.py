@@ -179,8 +179,19 @@ def test_resolver_that_the_proxy_cannot_reach_is_to_blame(workdir: Path) -> None
     run()
 
 
-@pytest.mark.parametrize("said", [b"", b"\x05", b"\x05\x00\x05\x00\x00\x09", b"\xff" * 300])
-def test_proxy_that_talks_rubbish_is_told(said: bytes) -> None:
+RUBBISH = (
+    b"",
+    b"\x05",
+    b"\x05\x00\x05\x00\x00\x09",
+    b"\xff" * 300,
+    b"HTTP/1.1 \xff\xfe\x00 \x1b[31m\r\n\r\n",
+    b"HTTP/1.1 502 " + b"\xe9" * 2000 + b"\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "http"])
+@pytest.mark.parametrize("said", RUBBISH)
+def test_proxy_that_talks_rubbish_is_told_in_printable_words(said: bytes, scheme: str) -> None:
     @on_loop
     async def run() -> None:
         def greets(link: object) -> None:
@@ -189,8 +200,10 @@ def test_proxy_that_talks_rubbish_is_told(said: bytes) -> None:
 
         async with TcpPeer(greets=greets, serve=lambda link, wire: None) as proxy:
             host, port = proxy.address[:2]
-            reason, blamed = await fault_via(f"socks5://{host}:{port}", 53)
+            reason, blamed = await fault_via(f"{scheme}://{host}:{port}", 53)
             assert "proxy" in reason
-            assert blamed == (0, 0)
+            assert reason.isprintable()
+            assert len(reason) <= 200
+            assert blamed[0] == 0
 
     run()

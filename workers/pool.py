@@ -7,6 +7,7 @@ engine left in its outbox and arms the one timer for what is due next.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from time import monotonic
@@ -25,6 +26,8 @@ from workers.transports.stream_resolver import StreamTransport
 from workers.transports.udp_resolver import UdpTransport
 
 log = logging.getLogger(__name__)
+
+MAX_REASON_CHARS: Final = 200
 
 RENEW_S: Final = 1.0
 """How often resolvers that are down are looked through for sockets of no more use."""
@@ -96,6 +99,10 @@ class Pool:
         for resolver in left:
             self._faults.pop(resolver.slot, None)
             resolver.transport.close()
+        if left:
+            # Cycles of a broken-off handshake hold OpenSSL's memory, which the collector does not
+            # see: it would come by itself when there are many of them.
+            gc.collect()
         self.flush()
 
     def flush(self) -> None:
@@ -118,6 +125,9 @@ class Pool:
 
     def fault(self, resolver: Resolver, reason: str) -> None:
         """Tell the supervisor what keeps a resolver from being used, "" when it is over."""
+        if not reason.isprintable():  # words of a proxy, say
+            reason = "".join(char if char.isprintable() else "?" for char in reason)
+        reason = reason[:MAX_REASON_CHARS]
         if self._faults.get(resolver.slot, "") != reason:
             self._faults[resolver.slot] = reason
             if reason:

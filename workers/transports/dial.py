@@ -80,7 +80,8 @@ class Dialler:
         raise failure
 
     async def _dial(self, host: str, timeout_s: float) -> PlainChannel:
-        doing = "connection"
+        way = "connection through the proxy" if self._entry.via else "connection"
+        doing = way
         try:
             async with asyncio.timeout(timeout_s):
                 sock = await self._connect(host)
@@ -94,13 +95,12 @@ class Dialler:
                     sock.close()
                     raise
         except TimeoutError as error:
-            raise DialFailed(f"{doing} timed out", blamed=True) from error
+            blamed = doing != way or not self._entry.via
+            raise DialFailed(f"{doing} timed out", blamed=blamed) from error
         except ssl.SSLError as error:
             raise DialFailed(in_words(error, self._server_name), blamed=True) from error
         except OSError as error:
-            reason = in_words(error) + (
-                " during the TLS handshake" if doing != "connection" else ""
-            )
+            reason = in_words(error) + (" during the TLS handshake" if doing != way else "")
             raise DialFailed(reason, blamed=error.errno in RESOLVER_ERRNOS) from error
         except ValueError as error:  # what the configuration let through
             raise DialFailed(f"cannot be dialled: {error}", blamed=False) from error

@@ -63,8 +63,18 @@ PING_IDLE_S: Final = 3.0
 """A query on a connection that stood unused for so long brings a ping with it: what lies between
 may have forgotten the connection."""
 
-MAX_TYPE_CHARS: Final = 60
-"""Of a content type that is shown."""
+SHOWN_TYPES: Final = frozenset(
+    (
+        b"application/dns-json",
+        b"application/json",
+        b"application/octet-stream",
+        b"application/problem+json",
+        b"text/html",
+        b"text/plain",
+        b"text/xml",
+    )
+)
+"""Content types that are named to people. Any other may be a question thrown back."""
 
 
 def doh_connection(pool: Pool, owner: Owner, channel: Channel, now: float) -> Connection:
@@ -99,8 +109,7 @@ def flaw_of(exchange: Exchange) -> str:
         if not kind:
             return "answered without a content type"
         if kind != DNS_MESSAGE:
-            shown = kind[:MAX_TYPE_CHARS].decode("ascii", "replace")
-            shown = "".join(char if char.isprintable() else "?" for char in shown)
+            shown = kind.decode() if kind in SHOWN_TYPES else "another content type"
             return f"answered {shown} instead of DNS"
     return "" if exchange.body else "answered with an empty body"
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 MAX_OPEN: Final = 16_384
 """Open attempts of one connection, a quarter of its IDs."""
 
+MAX_IDLE_MESSAGES: Final = 4_096
+"""Messages without an answer to an open attempt from one such answer to the next. There may be
+late ones, thousands at a high rate; a flood of them would cost every pool of the worker."""
+
 MAX_UNSENT_BYTES: Final = 1 << 20
 """Bytes that a connection may hold unsent before it takes no more."""
 
@@ -25,6 +29,7 @@ class FramedConnection(Connection):
     def __init__(self, pool: Pool, owner: Owner, channel: Channel, now: float) -> None:
         super().__init__(pool, owner, channel, now)
         self._deframer = Deframer()
+        self._idle_messages = 0
         self._unwritten: list[bytes] = []
 
     def send(self, now: float, attempt: Attempt) -> bool:
@@ -46,9 +51,16 @@ class FramedConnection(Connection):
         answer = self.pool.engine.answer
         table = self.table
         open_before = len(table)
-        for message in self._deframer.feed(data):
+        messages = self._deframer.feed(data)
+        most = MAX_IDLE_MESSAGES + open_before
+        for message in messages[:most] if len(messages) > most else messages:
             query = answer(now, table, message)
             if query is not None and query.client is not None:
                 query.client.reply(query)
         if len(table) < open_before:
+            self._idle_messages = 0
             self.answered(now)
+            return
+        self._idle_messages += len(messages)
+        if self._idle_messages > MAX_IDLE_MESSAGES:
+            self.owner.broken(self, "floods its connections with what answers nothing")

@@ -94,7 +94,8 @@ class Http1Session:
                     break
                 self._take_in(event)
         except h11.RemoteProtocolError as error:
-            raise HttpError(f"breaks HTTP/1.1: {error}") from error
+            # The library's words quote the server's bytes, which may be a question thrown back.
+            raise HttpError("does not keep to HTTP/1.1") from error
 
     def take(self) -> bytes:
         """Return the bytes to be sent, once."""
@@ -131,7 +132,7 @@ class Http1Session:
         elif isinstance(event, h11.InformationalResponse):
             self._interim += 1
             if self._interim > MAX_INTERIM:
-                raise HttpError("breaks HTTP/1.1: too many interim responses")
+                raise HttpError("too many interim responses")
         else:
             self.closing = True
 

@@ -142,6 +142,8 @@ class StreamTransport:
         long as every connection serves some: servers limit the requests of a connection.
         """
         serves = connection.has_answered or len(connection.table) > len(attempts)
+        if not serves:
+            self.pool.fault(self.resolver, "ends its connections without serving a query")
         self._send_again(connection, attempts, counted=not (connection.closing and serves))
         if not connection.table:
             connection.silent_since = 0.0
