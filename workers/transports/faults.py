@@ -1,10 +1,7 @@
-"""Which errors of a socket are whose fault, and how people are told of them.
+"""Which errors of a socket are whose fault.
 
 A closed port and a broken connection are the resolver's. Everything else (no route, no buffers, no
 descriptors, an interface that went away) is this machine's, and no resolver is blamed for it.
-
-Invariant: what is told is made of words of our own, of numbers and of what the configuration says.
-It repeats no byte that came from a server or a proxy, since that may be a question thrown back.
 """
 
 from __future__ import annotations
@@ -12,11 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import ssl
-from socket import gaierror
 from typing import Final
-
-from python_socks import ProxyError
-from python_socks._errors import IncompleteReadError
 
 from shared.errors import RelayError
 
@@ -70,29 +63,6 @@ class DialFailed(RelayError):
         self.blamed = blamed
 
 
-PROXY_REPLIES: Final = {
-    1: "general failure",
-    2: "it does not allow the connection",
-    3: "the resolver's network cannot be reached",
-    4: "the resolver cannot be reached",
-    5: "the resolver refuses the connection",
-    6: "the resolver is too many hops away",
-    7: "it does not make connections",
-    8: "it does not know this kind of address",
-    401: "user name or password not accepted",
-    407: "user name or password not accepted",
-}
-"""Reply codes of SOCKS5 (RFC 1928, 6) and of HTTP in words."""
-
-LOGIN_REFUSED: Final = frozenset(
-    (
-        "Username and password authentication failure",
-        "No acceptable authentication methods were offered",
-    )
-)
-"""What python-socks calls a login that a proxy does not take; it gives no code with them."""
-
-
 CERTIFICATE_REASONS: Final = {
     9: "the certificate is not valid yet",
     10: "the certificate has expired",
@@ -123,25 +93,7 @@ def in_words(error: OSError | None, server_name: str = "") -> str:
     if isinstance(error, ssl.SSLError):
         if error.reason in NOT_TLS:
             return "does not speak TLS on this port"
-        # A constant of OpenSSL's. The whole text may quote.
-        return f"TLS error: {error.reason.lower().replace('_', ' ')}" if error.reason else "TLS error"
-    if isinstance(error, CannotSendFrom | gaierror):
-        return error.strerror or "network error"
-    if error.errno is None or error.errno <= 0:
-        return "timed out" if isinstance(error, TimeoutError) else "network error"
+        return f"TLS error: {(error.reason or str(error)).lower().replace('_', ' ')}"
+    if error.errno is None or error.errno <= 0 or isinstance(error, CannotSendFrom):
+        return error.strerror or str(error)
     return os.strerror(error.errno)  # uvloop puts addresses into its errors
-
-
-def proxy_in_words(error: ProxyError, proxy: str) -> str:
-    """Say in words for people what a proxy replied.
-
-    The words of the reply are the proxy's, so none of them is repeated.
-    """
-    code = error.error_code
-    if code is not None:
-        return f"the proxy {proxy} says: {PROXY_REPLIES.get(code, f'HTTP {code}'[:12])}"
-    if str(error) in LOGIN_REFUSED:
-        return f"the proxy {proxy} says: user name or password not accepted"
-    if isinstance(error.__cause__, IncompleteReadError):
-        return f"the proxy {proxy} closed the connection"
-    return f"the reply of the proxy {proxy} makes no sense"
