@@ -6,8 +6,14 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.rig.process import forget_ended, log_tail, logs_to_show, stop_everything
+
+# How long things take is no matter of the suite: machines are shared, and the first text drawn on a
+# fresh one waits for tables to be made.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 @pytest.fixture

@@ -439,7 +439,7 @@ NEARLY = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(FIELDS | st.just("outbounds"), NEARLY, max_size=4))
 def test_load_any_object_gives_a_config_or_printable_problems(
     tmp_path: Path, content: dict[str, object]

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from relay.config_errors import ConfigProblems, Problem
 from relay.config_file import LARGEST_FILE_BYTES, Document, read_document
 
-WITHOUT_FIXTURE_CHECK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+WITHOUT_FIXTURE_CHECK = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 JSON_VALUE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10),

@@ -150,7 +150,7 @@ def test_load_mistake_in_an_object_is_told_with_its_place(
     assert found.isprintable()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from(
