@@ -100,8 +100,8 @@ class Pool:
             self._faults.pop(resolver.slot, None)
             resolver.transport.close()
         if left:
-            # Cycles of a broken-off handshake hold OpenSSL's memory, which the collector does not
-            # see: it would come by itself when there are many of them.
+            # What left is in cycles, which the collector would leave lying for long. It does not
+            # free all that broken-off handshakes hold.
             gc.collect()
         self.flush()
 
