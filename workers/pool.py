@@ -7,7 +7,6 @@ engine left in its outbox and arms the one timer for what is due next.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable
 from time import monotonic
@@ -17,6 +16,7 @@ from workers.engine.engine import TICK_S, Engine
 from workers.engine.health import State
 from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
+from workers.memory import give_back
 from workers.settings import ResolverEntry
 from workers.transports.connection import Connection
 from workers.transports.doh import DOH_ALPN, doh_connection
@@ -100,9 +100,7 @@ class Pool:
             self._faults.pop(resolver.slot, None)
             resolver.transport.close()
         if left:
-            # What left is in cycles, which the collector would leave lying for long. It does not
-            # free all that broken-off handshakes hold.
-            gc.collect()
+            give_back()
         self.flush()
 
     def flush(self) -> None:
