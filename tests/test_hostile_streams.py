@@ -62,6 +62,25 @@ async def test_stream_that_floods_what_answers_nothing_is_ended_and_told(junk: b
 
 
 @on_loop
+async def test_stream_that_floods_between_two_answers_is_ended_and_the_second_asked_again() -> None:
+    heard: list[bytes] = []
+
+    def serve(link: Link, wire: bytes) -> None:
+        heard.append(wire)
+        if len(heard) == 2:
+            first, second = (frame(reply_wire(each)) for each in heard)
+            link.transport.write(first + frame(b"") * 3 * MAX_IDLE_MESSAGES + second)
+        elif len(heard) > 2:
+            link.say(reply_wire(wire))
+
+    async with TcpPeer(serve) as peer, Shell(peer.tcp) as shell:
+        asked = [shell.ask(query_wire(f"q{number}.example")) for number in range(2)]
+        assert [await each.rcode() for each in asked] == [0, 0]
+        assert len(peer.links) == 2
+        assert shell.resolver().lost == 0
+
+
+@on_loop
 async def test_stream_with_many_late_answers_between_good_ones_goes_on() -> None:
     def serve(link: Link, wire: bytes) -> None:
         late = reply_wire(b"\0\0" + wire[2:])

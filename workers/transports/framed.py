@@ -52,15 +52,15 @@ class FramedConnection(Connection):
         table = self.table
         open_before = len(table)
         messages = self._deframer.feed(data)
-        most = MAX_IDLE_MESSAGES + open_before
-        for message in messages[:most] if len(messages) > most else messages:
+        floods = len(messages) > MAX_IDLE_MESSAGES + open_before
+        for message in messages[:MAX_IDLE_MESSAGES] if floods else messages:
             query = answer(now, table, message)
             if query is not None and query.client is not None:
                 query.client.reply(query)
         if len(table) < open_before:
             self._idle_messages = 0
             self.answered(now)
-            return
-        self._idle_messages += len(messages)
-        if self._idle_messages > MAX_IDLE_MESSAGES:
+        else:
+            self._idle_messages += len(messages)
+        if floods or self._idle_messages > MAX_IDLE_MESSAGES:
             self.owner.broken(self, "floods its connections with what answers nothing")
