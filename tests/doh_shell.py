@@ -14,7 +14,6 @@ from tests.rig.wire import (
 )
 from workers.settings import ResolverEntry
 from workers.transports.doh import DohConnection
-from workers.transports.stream_resolver import StreamTransport
 
 NOERROR = 0
 NAME = "dns.rig"
@@ -27,14 +26,8 @@ def entry(server: DohServer, authority: Authority, **fields: Any) -> ResolverEnt
     return ResolverEntry(0, "https", host, port, f"https://{NAME}", **named)
 
 
-def transport(shell: Shell, number: int = 0) -> StreamTransport:
-    made = shell.resolver(number).transport
-    assert isinstance(made, StreamTransport)
-    return made
-
-
 def connections(shell: Shell) -> list[DohConnection]:
-    made = transport(shell)._connections
+    made = shell.stream()._connections
     assert all(isinstance(each, DohConnection) for each in made)
     return made  # type: ignore[return-value]
 

@@ -34,6 +34,7 @@ from workers.engine.pending import Query
 from workers.engine.resolver import Resolver
 from workers.pool import Pool
 from workers.settings import PoolSettings, ResolverEntry
+from workers.transports.stream_resolver import StreamTransport
 from workers.transports.tcp_frontend import TcpFrontend
 from workers.transports.udp_frontend import udp_frontend
 
@@ -194,6 +195,17 @@ class Shell:
 
     def resolver(self, number: int = 0) -> Resolver:
         return self.engine.resolvers[number]
+
+    def stream(self, number: int = 0) -> StreamTransport:
+        """The transport of a resolver over streams."""
+        made = self.resolver(number).transport
+        assert isinstance(made, StreamTransport)
+        return made
+
+    def blames(self, number: int = 0) -> tuple[int, int]:
+        """Losses and errors of a resolver."""
+        resolver = self.resolver(number)
+        return resolver.lost, resolver.errors
 
     def dropped(self, reason: str) -> int:
         return self.engine.counters.dropped[layout.DROP_REASONS.index(reason)]

@@ -22,10 +22,6 @@ def tcp(peer: TcpPeer, **fields: object) -> ResolverEntry:
     return ResolverEntry(0, "tcp", host, port, "tcp://peer", **fields)  # type: ignore[arg-type]
 
 
-def blames(shell: Shell) -> tuple[int, int]:
-    return shell.resolver().lost, shell.resolver().errors
-
-
 # -- addresses ----------------------------------------------------------------------------------
 
 
@@ -41,7 +37,7 @@ async def test_dial_of_a_dead_address_goes_on_to_the_next_and_stays_there() -> N
                 assert await shell.ask().rcode() == NOERROR
                 peer.links[-1].close()
                 await until(lambda: not shell.resolver().transport._connections)
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
             assert not any(shell.reasons)
             assert shell.resolver().transport._dialler._hosts[0] == HOST
 
@@ -99,7 +95,7 @@ def test_bind_that_cannot_be_is_a_fault_of_this_machine(
                 assert await shell.ask().rcode() == NOERROR
                 await until(lambda: shell.reasons)
                 assert shell.reasons[0].startswith(reason)
-                assert blames(shell) == (0, 0)
+                assert shell.blames() == (0, 0)
 
     run()
 
@@ -135,7 +131,7 @@ def test_query_through_a_proxy_is_answered(
                 async with Shell(entry) as shell:
                     assert [await shell.ask().rcode() for _ in range(5)] == [NOERROR] * 5
                     assert proxy.carried(port) == 1
-                    assert blames(shell) == (0, 0)
+                    assert shell.blames() == (0, 0)
 
     run()
 
@@ -145,7 +141,7 @@ async def fault_via(url: str, port: int) -> tuple[str, tuple[int, int]]:
     async with UdpPeer() as other, Shell(entry, other.udp) as shell:
         assert await shell.ask().rcode() == NOERROR
         await until(lambda: shell.reasons)
-        return shell.reasons[-1], blames(shell)
+        return shell.reasons[-1], shell.blames()
 
 
 @on_loop

@@ -27,7 +27,6 @@ from tests.rig.wire import SERVFAIL, query_wire, reply_of_size, reply_wire
 from workers.settings import ResolverEntry
 from workers.transports import dial
 from workers.transports.channel import TlsChannel
-from workers.transports.stream_resolver import StreamTransport
 
 NOERROR = 0
 NAME = "dns.rig"
@@ -63,21 +62,10 @@ def dot(
     )
 
 
-def transport(shell: Shell, number: int = 0) -> StreamTransport:
-    made = shell.resolver(number).transport
-    assert isinstance(made, StreamTransport)
-    return made
-
-
 def channel(shell: Shell) -> TlsChannel:
-    (connection,) = transport(shell)._connections
+    (connection,) = shell.stream()._connections
     assert isinstance(connection.channel, TlsChannel)
     return connection.channel
-
-
-def blames(shell: Shell, number: int = 0) -> tuple[int, int]:
-    resolver = shell.resolver(number)
-    return resolver.lost, resolver.errors
 
 
 def only(certificate: Certificate, version: ssl.TLSVersion) -> ssl.SSLContext:
@@ -199,7 +187,7 @@ def test_next_connection_resumes_the_session_of_the_last(
                 assert await shell.ask().rcode() == NOERROR
                 assert channel(shell).resumed is (number > 0)
                 peer.links[-1].close()
-                await until(lambda: not transport(shell)._connections)
+                await until(lambda: not shell.stream()._connections)
 
     run()
 
@@ -214,11 +202,11 @@ def test_server_that_forgot_the_session_is_shaken_hands_with_in_full(
             port = peer.address[1]
             peer._server.close()
             peer.links[0].close()
-            await until(lambda: not transport(shell)._connections)
+            await until(lambda: not shell.stream()._connections)
             async with TcpPeer(tls=good.context(), port=port):
                 assert await shell.ask().rcode() == NOERROR
                 assert not channel(shell).resumed
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
 
     run()
 
@@ -242,9 +230,9 @@ def test_handshake_of_a_second_is_one_for_fifty_queries_and_no_latency(
                 asked += [shell.ask() for _ in range(25)]
                 assert [await each.rcode() for each in asked] == [NOERROR] * 50
                 assert len(hellos) == 1
-                assert transport(shell).dials == 1
+                assert shell.stream().dials == 1
                 assert shell.resolver().rtt_sum_s < 50 * 0.3
-                assert blames(shell) == (0, 0)
+                assert shell.blames() == (0, 0)
             slow.close()
 
     run()
@@ -284,7 +272,7 @@ async def fault_of(entry: ResolverEntry) -> tuple[str, tuple[int, int], int]:
     async with UdpPeer() as other, Shell(entry, other.udp) as shell:
         assert await shell.ask().rcode() == NOERROR
         await until(lambda: shell.reasons)
-        return shell.reasons[-1], blames(shell), len(shell.reasons)
+        return shell.reasons[-1], shell.blames(), len(shell.reasons)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -431,9 +419,9 @@ def test_server_that_goes_mad_after_the_handshake_loses_its_connection(
             assert await shell.ask().rcode() == NOERROR
             raw = peer.links[0].transport.get_extra_info("socket")
             os.write(raw.fileno(), bytes(200))  # beside the TLS
-            await until(lambda: not transport(shell)._connections)
+            await until(lambda: not shell.stream()._connections)
             assert await shell.ask().rcode() == NOERROR
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
 
     run()
 

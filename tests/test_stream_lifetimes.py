@@ -23,20 +23,9 @@ from tests.loopback import (
 )
 from tests.rig.wire import query_wire, reply_wire
 from workers.transports import framed
-from workers.transports.stream_resolver import IdleLifetime, StreamTransport
+from workers.transports.stream_resolver import IdleLifetime
 
 NOERROR = 0
-
-
-def transport(shell: Shell, number: int = 0) -> StreamTransport:
-    made = shell.resolver(number).transport
-    assert isinstance(made, StreamTransport)
-    return made
-
-
-def blames(shell: Shell, number: int = 0) -> tuple[int, int]:
-    resolver = shell.resolver(number)
-    return resolver.lost, resolver.errors
 
 
 class IdleServer:
@@ -65,7 +54,7 @@ async def test_queries_around_the_idle_end_all_succeed_without_blame() -> None:
             assert await shell.ask().rcode() == NOERROR
             await asyncio.sleep(idle_s + offset_s)
             assert await shell.ask().rcode() == NOERROR
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
         assert shell.engine.counters.failures == 0
         assert not any(shell.reasons)
 
@@ -78,7 +67,7 @@ async def test_idle_lifetime_learned_spares_the_next_query_the_end() -> None:
             await shell.ask().reply()
             await until(lambda: peer.links[-1].ended)
             await settle(1)
-        limit_s = transport(shell)._idle.limit_s
+        limit_s = shell.stream()._idle.limit_s
         assert 0.3 < limit_s < 0.4
         await shell.ask().reply()
         await asyncio.sleep((limit_s + idle_s) / 2)
@@ -111,14 +100,14 @@ def test_idle_lifetime_from_two_like_ends_is_learned_with_a_margin_and_forgotten
 async def test_connection_that_stood_unused_and_ended_under_its_first_query_is_not_blamed() -> None:
     async with TcpPeer() as peer, Shell(peer.tcp) as shell:
         asked = shell.ask()
-        for attempt in transport(shell).waiting:
+        for attempt in shell.stream().waiting:
             shell.engine.unsent(monotonic(), attempt)  # nobody waits any more
         assert asked.replies == []
-        await until(lambda: transport(shell)._connections)
+        await until(lambda: shell.stream()._connections)
         await asyncio.sleep(0.25)
         peer.links[0].close()
         assert await shell.ask().rcode() == NOERROR
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
 
 
 # -- restarts -----------------------------------------------------------------------------------
@@ -154,7 +143,7 @@ def test_restart_of_a_sole_server_under_load_fails_nothing(away_s: float) -> Non
                     assert await each.rcode() == NOERROR
                 assert len(again.links) == 1
             assert shell.engine.counters.failures == 0
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
 
     run()
 
@@ -171,7 +160,7 @@ async def test_restart_of_one_of_two_servers_sends_queries_to_the_other_at_once(
             began = monotonic()
             assert await shell.ask().rcode() == NOERROR
             assert monotonic() - began < 0.3
-        assert not transport(shell).waiting
+        assert not shell.stream().waiting
 
 
 @on_loop
@@ -182,11 +171,11 @@ async def test_sole_server_that_stays_away_fails_queries_and_is_dialled_seldom()
         peer.links[0].transport.abort()
         began = monotonic()
         asked = await ask_steadily(shell, 100, 2.0)
-        assert transport(shell).dials <= 8
+        assert shell.stream().dials <= 8
         for _, each in asked:
             assert await each.rcode() != NOERROR
         assert monotonic() - began < 6.0
-        assert blames(shell)[1] > 0
+        assert shell.blames()[1] > 0
 
 
 @on_loop
@@ -196,7 +185,7 @@ async def test_dials_of_a_closed_port_are_paused_between() -> None:
         began = monotonic()
         while monotonic() - began < 1.5:
             assert await shell.ask().rcode() == NOERROR
-        assert 1 <= transport(shell).dials <= 6
+        assert 1 <= shell.stream().dials <= 6
 
 
 # -- more than one ------------------------------------------------------------------------------
@@ -214,7 +203,7 @@ def test_more_connections_are_made_when_one_runs_short_and_no_more_than_the_boun
             await peer.wait(16)
             await settle()
             assert [len(link.heard) for link in peer.links] == [4, 4, 4, 4]
-            assert len(transport(shell).waiting) == 4
+            assert len(shell.stream().waiting) == 4
             for link in peer.links:
                 for wire in link.heard[:4]:
                     link.say(reply_wire(wire))
@@ -225,7 +214,7 @@ def test_more_connections_are_made_when_one_runs_short_and_no_more_than_the_boun
                 for wire in link.heard[4:]:
                     link.say(reply_wire(wire))
             assert [await each.rcode() for each in asked] == [NOERROR] * 20
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
 
     run()
 
@@ -246,7 +235,7 @@ def test_queries_for_a_full_resolver_go_to_another_that_has_room(
             asked = [shell.ask() for _ in range(20)]
             assert [await each.rcode() for each in asked] == [NOERROR] * 20
             assert monotonic() - began < 0.2
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
 
     run()
 

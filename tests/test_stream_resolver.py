@@ -31,20 +31,8 @@ from tests.rig.wire import (
     reply_wire,
 )
 from workers.transports import dial, framed, stream_resolver
-from workers.transports.stream_resolver import StreamTransport
 
 NOERROR = 0
-
-
-def transport(shell: Shell, number: int = 0) -> StreamTransport:
-    made = shell.resolver(number).transport
-    assert isinstance(made, StreamTransport)
-    return made
-
-
-def blames(shell: Shell, number: int = 0) -> tuple[int, int]:
-    resolver = shell.resolver(number)
-    return resolver.lost, resolver.errors
 
 
 def is_about(wire: bytes, label: bytes) -> bool:
@@ -157,9 +145,9 @@ async def test_connection_closed_while_idle_costs_no_query() -> None:
         for count in range(1, 4):
             assert await shell.ask().rcode() == NOERROR
             peer.links[-1].close()
-            await until(lambda: not transport(shell)._connections)
+            await until(lambda: not shell.stream()._connections)
             assert len(peer.links) == count
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
         assert not any(shell.reasons)
 
 
@@ -174,7 +162,7 @@ def test_connection_closed_as_a_query_is_on_its_way_costs_no_query(how: str) -> 
                 getattr(peer.links[-1].transport, how)()
                 asked = shell.ask()
                 assert await asked.rcode() == NOERROR
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
 
     run()
 
@@ -193,7 +181,7 @@ async def test_connection_closed_with_queries_open_has_them_sent_again_on_a_fres
         assert [await each.rcode() for each in asked] == [NOERROR] * 10
         assert len(peer.links) == 2
         assert len(peer.links[1].heard) == 10
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
         assert shell.engine.counters.retries == 0
 
 
@@ -204,7 +192,7 @@ async def test_connection_closed_before_it_ever_answered_fails_its_queries() -> 
         began = monotonic()
         assert await shell.ask().rcode() == NOERROR
         assert monotonic() - began < 0.7
-        assert blames(shell) == (0, 1)
+        assert shell.blames() == (0, 1)
         assert len(peer.links) == 1
         await until(lambda: shell.reasons)
         assert "closed the connection" in shell.reasons[-1]
@@ -222,7 +210,7 @@ async def test_query_sent_again_in_vain_fails_and_does_not_circle() -> None:
         await shell.ask(query_wire("first.t.example")).reply()
         assert await shell.ask().rcode() == SERVFAIL
         assert len(peer.links) == 2
-        assert blames(shell) == (0, 1)
+        assert shell.blames() == (0, 1)
 
 
 @on_loop
@@ -283,7 +271,7 @@ async def test_server_that_takes_queries_and_never_answers_is_counted_as_losing(
     ):
         assert await shell.ask().rcode() == NOERROR
         await until(lambda: shell.resolver().lost == 1, limit_s=2.0)
-        assert blames(shell) == (1, 0)
+        assert shell.blames() == (1, 0)
 
 
 # -- dialling -----------------------------------------------------------------------------------
@@ -354,7 +342,7 @@ async def test_dial_that_takes_too_long_fails_those_that_wait(
     with FullBacklog() as full:
         async with UdpPeer() as other, Shell(("tcp", *full.address), other.udp) as shell:
             assert await shell.ask().rcode() == NOERROR
-            assert blames(shell) == (0, 1)
+            assert shell.blames() == (0, 1)
             await until(lambda: shell.reasons)
             assert shell.reasons[-1] == "connection timed out"
 
@@ -366,13 +354,13 @@ async def test_dial_refused_fails_over_at_once_and_is_not_repeated_at_once() -> 
         began = monotonic()
         assert await shell.ask().rcode() == NOERROR
         assert monotonic() - began < 0.6
-        assert blames(shell) == (0, 1)
+        assert shell.blames() == (0, 1)
         assert shell.reasons == [os.strerror(111)]
         async with TcpPeer(port=port) as peer:
             # In the pause after it queries go elsewhere, and nobody is blamed for that.
             assert [await shell.ask().rcode() for _ in range(4)] == [NOERROR] * 4
             assert peer.links == []
-            assert blames(shell) == (0, 1)
+            assert shell.blames() == (0, 1)
             give_up_at = monotonic() + 4.0
             while not peer.heard:
                 assert monotonic() < give_up_at
@@ -385,7 +373,7 @@ async def test_dial_without_a_route_blames_nobody() -> None:
     # connect(2) to a multicast address over TCP says ENETUNREACH, without a packet.
     async with UdpPeer() as other, Shell(("tcp", "224.0.0.1", 53), other.udp) as shell:
         assert [await shell.ask().rcode() for _ in range(5)] == [NOERROR] * 5
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
         assert shell.reasons == ["Network is unreachable"]
 
 
@@ -433,7 +421,7 @@ def test_connection_at_its_bound_lets_queries_go_elsewhere(
             shell.set_roster(peer.tcp, other.udp)
             asked = [shell.ask() for _ in range(40)]
             await until(lambda: len([a for a in asked if a.replies]) >= 20)
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
             if name == "MAX_OPEN":
                 assert len(peer.links[0].heard) == 5
 
@@ -481,7 +469,7 @@ async def test_dial_of_a_resolver_that_left_is_called_off() -> None:
 async def test_time_of_the_handshake_is_no_latency_of_the_resolver() -> None:
     async with TcpPeer() as peer, Shell(peer.tcp) as shell:
         asked = shell.ask()
-        (waiting,) = transport(shell).waiting
+        (waiting,) = shell.stream().waiting
         waiting.sent_at -= 1.0  # as if the handshake had taken a second
         await asked.reply()
         assert shell.resolver().rtt_sum_s < 0.5

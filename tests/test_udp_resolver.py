@@ -51,11 +51,6 @@ def transport(shell: Shell, number: int = 0) -> UdpTransport:
     return made
 
 
-def blames(shell: Shell, number: int = 0) -> tuple[int, int]:
-    resolver = shell.resolver(number)
-    return resolver.lost, resolver.errors
-
-
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -175,8 +170,8 @@ async def test_closed_port_fails_over_at_once() -> None:
         asked = shell.ask()
         assert await asked.rcode() == NOERROR
         assert monotonic() - began < 0.6  # the resolvers' first retransmission is after 1 s
-        assert blames(shell) == (0, 1)
-        assert blames(shell, 1) == (0, 0)
+        assert shell.blames() == (0, 1)
+        assert shell.blames(1) == (0, 0)
 
 
 @on_loop
@@ -194,7 +189,7 @@ async def test_closed_port_is_noticed_every_time_and_not_only_the_first() -> Non
             began = monotonic()
             assert await shell.ask().rcode() == SERVFAIL
             assert monotonic() - began < 0.7
-            assert blames(shell) == (0, count)
+            assert shell.blames() == (0, count)
 
 
 @on_loop
@@ -217,7 +212,7 @@ async def test_closed_port_seen_while_sending_is_not_the_next_querys_fault() -> 
     async with UdpPeer() as other, Shell(("udp", HOST, port), other.udp) as shell:
         asked = [shell.ask() for _ in range(8)]
         assert [await each.rcode() for each in asked] == [NOERROR] * 8
-        lost, errors = blames(shell)
+        lost, errors = shell.blames()
         assert (lost, errors) == (0, shell.resolver().sent)
 
 
@@ -266,7 +261,7 @@ async def test_closed_port_in_a_storm_is_reported_for_what_it_is(
         await shell.ask().reply()
         assert shell.reasons
         assert all("port is closed" in reason for reason in shell.reasons if reason)
-        assert blames(shell) == (0, 1)
+        assert shell.blames() == (0, 1)
 
 
 @on_loop
@@ -306,7 +301,7 @@ async def test_busy_resolver_gets_more_sockets_when_ids_run_short(
         assert all(len(set(ids)) == 8 for ids in by_source.values())
         # Full: a query more cannot be sent, which is nobody's fault.
         assert await shell.ask().rcode() == SERVFAIL
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
         for wire, source in zip(wires, peer.sources, strict=True):
             peer.say(reply_wire(wire), source)
         assert [await each.rcode() for each in held] == [NOERROR] * 24
@@ -343,7 +338,7 @@ async def test_resolver_on_an_address_that_cannot_be_used_blames_nobody() -> Non
     async with UdpPeer() as peer, Shell(("udp", "fe80::1", 53), peer.udp) as shell:
         assert await shell.ask().rcode() == NOERROR
         assert await shell.ask().rcode() == NOERROR
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
         assert shell.faults[0][0] == 0
         assert "Invalid argument" in shell.reasons[0]
         await until(lambda: not shell.resolver().usable)
@@ -366,7 +361,7 @@ async def test_resolver_without_a_free_descriptor_is_opened_later() -> None:
         await until(lambda: shell.reasons[-1] == "")
         await until(lambda: not shell.engine._stale)
         assert await shell.ask().rcode() == NOERROR
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
 
 
 @on_loop
@@ -376,7 +371,7 @@ async def test_question_too_large_for_a_datagram_goes_elsewhere_and_blames_nobod
     async with UdpPeer() as peer, TcpPeer() as tcp, Shell(peer.udp, tcp.tcp) as shell:
         assert await shell.ask(wire, stream=True).rcode() == NOERROR
         assert tcp.heard[0][2:] == wire[2:]
-        assert blames(shell) == (0, 0)
+        assert shell.blames() == (0, 0)
         assert shell.reasons in ([], [""])
         assert shell.resolver().usable
 
@@ -394,7 +389,7 @@ def test_packet_that_this_machine_cannot_send_goes_elsewhere(code: int) -> None:
             udp_socket._send = fails
             assert await shell.ask().rcode() == NOERROR
             assert len(other.heard) == 1
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
             kept = transport(shell)._sockets == [udp_socket]
             assert kept == (code != errno.EPERM)  # a socket that is sound is kept
 
@@ -440,7 +435,7 @@ def test_network_that_is_gone_blames_nobody_and_is_used_again_when_it_is_back(ho
             asked = [shell.ask() for _ in range(20)]
             assert [await each.rcode() for each in asked] == [SERVFAIL] * 20
             assert monotonic() - began < 1.0
-            assert blames(shell) == (0, 0)
+            assert shell.blames() == (0, 0)
             assert shell.resolver().state is State.FRESH
             assert any(
                 os.strerror(code) in shell.reasons[0]
@@ -452,6 +447,6 @@ def test_network_that_is_gone_blames_nobody_and_is_used_again_when_it_is_back(ho
                 assert await shell.ask().rcode() == NOERROR
                 assert len(peer.heard) == 1
                 assert shell.reasons[-1] == ""
-                assert blames(shell) == (0, 0)
+                assert shell.blames() == (0, 0)
 
     in_a_network_of_its_own(body)

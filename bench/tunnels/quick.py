@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
 from typing import Final
 
 from bench.tunnels.download import Download
 from bench.tunnels.layouts import LAYOUTS
+from tests.simnet import Figure
 
 SHARE_OF_SUM: Final = 0.95
 SHARE_OF_BEST: Final = 0.95
@@ -21,45 +21,24 @@ class Check:
     layout: str
     after_s: float
     seconds: float
-    find: Callable[[Download], Iterator[Finding]]
+    find: Callable[[Download], Iterator[Figure]]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A measured value and its bounds."""
-
-    what: str
-    value: float
-    least: float = -inf
-    most: float = inf
-
-    @property
-    def holds(self) -> bool:
-        return self.least <= self.value <= self.most
-
-    def __str__(self) -> str:
-        bounds = [f">= {self.least:g}"] if self.least > -inf else []
-        bounds += [f"<= {self.most:g}"] if self.most < inf else []
-        return (
-            f"{'ok ' if self.holds else 'NOT'} {self.what}: {self.value:.3g} ({', '.join(bounds)})"
-        )
-
-
-def _shares(found: Download) -> Iterator[Finding]:
+def _shares(found: Download) -> Iterator[Figure]:
     questions = sum(each.questions for each in found.counts) or 1
     for place, count in enumerate(found.counts):
-        yield Finding(f"share of resolver {place + 1}", count.questions / questions, 0.30, 0.36)
+        yield Figure(f"share of resolver {place + 1}", count.questions / questions, 0.30, 0.36)
 
 
-def _stands_aside(found: Download) -> Iterator[Finding]:
-    yield Finding("share of the best resolver", found.first_share, least=SHARE_OF_BEST)
+def _stands_aside(found: Download) -> Iterator[Figure]:
+    yield Figure("share of the best resolver", found.first_share, least=SHARE_OF_BEST)
 
 
-def _adds_up(layout: str) -> Callable[[Download], Iterator[Finding]]:
-    def find(found: Download) -> Iterator[Finding]:
+def _adds_up(layout: str) -> Callable[[Download], Iterator[Figure]]:
+    def find(found: Download) -> Iterator[Figure]:
         sum_qps = LAYOUTS[layout].rate_qps(len(LAYOUTS[layout].resolvers))
         least = SHARE_OF_SUM * sum_qps
-        yield Finding(f"answers/s of {sum_qps}", found.answers_per_s, least=least)
+        yield Figure(f"answers/s of {sum_qps}", found.answers_per_s, least=least)
 
     return find
 
