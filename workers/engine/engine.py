@@ -196,14 +196,14 @@ class Engine:
         if end < 0:
             self._refuse_input(client, address, wire)
             return None
-        self.counters.queries += 1
+        counters = self.counters
+        counters.queries += 1
+        counters.pending += 1
         query = Query(client, address, wire, end, now + self._deadline_s)
-        if self.counters.pending >= self._max_pending:
-            self.counters.drop("client_overload")
-            self.counters.pending += 1
+        if counters.pending > self._max_pending:
+            counters.drop("client_overload")
             self._attempts.fail(query)
             return None
-        self.counters.pending += 1
         resolver = None if self._waiting else self._selection.choose(now)
         if resolver is None:
             self._attempts.wait_or_fail(now, query)
@@ -285,17 +285,18 @@ class Engine:
                 return None
         elif attempt.over_stream:
             reply = self._fit(query, reply)
+        counters = self.counters
         if query.answered:
             resolver.late += 1
         else:
             query.answered = True
-            self.counters.answered += 1
-            self.counters.pending -= 1
+            counters.answered += 1
+            counters.pending -= 1
             if query.refused_by is not None:
                 attempts.heed_refusals(query)
             if query.doubted is not None and not query.doubted.closed:
                 attempts.overtaken(now, query.doubted)
-        self.counters.answers += 1
+        counters.answers += 1
         query.reply = reply
         return query
 
