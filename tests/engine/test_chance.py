@@ -23,6 +23,7 @@ from tests.engine.test_ceiling import (
     limiter,
     played,
 )
+from tests.rig.wire import NOERROR, rcode_of
 from workers.engine.pending import FIRST
 from workers.engine.resolver import NS
 
@@ -102,6 +103,17 @@ def test_engine_does_not_strangle_a_resolver_that_refuses_by_chance(
         driver.traffic(rate_qps=50, seconds=0.1)
         assert {driver.resolver("a", worker).interval_ns for worker in range(workers)} == {0}
     assert len(driver.sent_to("a", FIRST)) == 500
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_query_that_comes_while_a_refused_one_waits_has_its_turn_too(workers: int) -> None:
+    driver = Driver("a", workers=workers, token_wait_s=0.3)
+    driver.play("a", played(by_chance(0.5, LIMITED, seed=11)))
+    driver.traffic(rate_qps=50, seconds=30.0)
+    asked = driver.traffic(rate_qps=50, seconds=10.0)
+    driver.advance(1.0)
+    answered = [ask for ask in asked if ask.replies and rcode_of(ask.reply) == NOERROR]
+    assert len(answered) >= 0.98 * len(asked)
 
 
 # -- a limit is never taken for it ----------------------------------------------------------------

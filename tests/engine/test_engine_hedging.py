@@ -266,3 +266,28 @@ def test_trial_of_an_unknown_resolver_is_hedged_as_soon_as_another_has_shown_its
     driver.advance(0.5)
     assert first.replies
     assert first.reply_times[0] <= 0.2
+
+
+def test_sole_resolver_is_asked_again_at_its_retransmission_time_after_a_loss() -> None:
+    driver = Driver("a")
+    driver.play("a", answers(0.020))
+    driver.traffic(rate_qps=50, seconds=5.0)
+    driver.play("a", is_silent)
+    driver.ask()
+    driver.advance(2.1)  # the first loss ends at per_attempt: nothing spoke for one before
+    resolver = driver.resolver("a")
+    assert (resolver.lost, resolver.losing) == (1, False)
+    before = len(driver.sent)
+    driver.ask()
+    began = driver.now
+    driver.until(began + 0.5)
+    again = [sent for sent in driver.sent[before:] if sent.kind == HEDGE]
+    assert len(again) == 1  # what was sent again waits for its own end
+    assert again[0].at - began <= RTO_S + SLOT_S
+
+
+def test_sole_resolver_that_lost_nothing_is_not_asked_twice() -> None:
+    driver = Driver("a")
+    driver.ask()
+    driver.advance(1.5)
+    assert [sent.kind for sent in driver.sent] == [FIRST]

@@ -164,8 +164,9 @@ class Attempts:
             query.doubted = attempt
         resolver = self._selection.other(now, query.tried, equals_only=not lost)
         down = late.state is State.DOWN
-        if resolver is None and late.losing and attempt.kind != HEDGE and not down:
-            resolver = self._selection.choose(now)  # a lossy pool: better twice than never
+        if resolver is None and lost and attempt.kind != HEDGE and not down:
+            # Nobody else is there, or all are lossy: better twice than to wait for per_attempt.
+            resolver = self._selection.choose(now)
         if resolver is not None:
             self._counters.hedges += 1
             self._outbox.append(self.open(now, query, resolver, HEDGE))

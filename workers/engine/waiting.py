@@ -52,11 +52,13 @@ class WaitingRoom:
         return min(self._queue[0][0], self._selection.room_at)
 
     def admit(self, now: float, query: Query, *, refused: bool, first: bool = False) -> bool:
-        """Let a query wait, if somebody is at a ceiling or has just refused it; tell whether.
+        """Let a query wait, if there is room to come for it; tell whether.
 
-        `first` is for one that was sent before those that wait came.
+        That is so when somebody is at a ceiling or has just refused it, and when others wait
+        already: what they wait for is to come for it too, in its turn. `first` is for one that was
+        sent before those that wait came.
         """
-        room_to_come = refused or self._selection.room_at < NEVER
+        room_to_come = refused or bool(self._queue) or self._selection.room_at < NEVER
         if not room_to_come or self._wait_s <= 0:
             return False
         place = (now + self._wait_s, query)
