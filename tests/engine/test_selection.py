@@ -281,6 +281,28 @@ def test_all_down_keeps_sendings_at_the_rate_of_trials() -> None:
     assert {len(each.replies) for each in asked} == {1}
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_all_down_each_has_its_trial_every_second_whatever_the_query_has_tried(
+    workers: int,
+) -> None:
+    names = ("a", "b", "c")
+    driver = Driver(*names, workers=workers)
+    for name in names:
+        driver.play(name, is_silent)
+    driver.traffic(rate_qps=50, seconds=20.0)
+    driver.sent.clear()
+    driver.traffic(rate_qps=50, seconds=60.0)
+    sent = Counter(each.name for each in driver.sent)
+    assert min(sent.values()) >= 56
+
+
+def test_fresh_resolvers_are_proven_within_seconds_at_little_traffic() -> None:
+    driver = Driver("a", "b", "c", state=State.FRESH)
+    reachable(driver, a=0.010, b=0.010, c=0.010)
+    driver.traffic(rate_qps=40, seconds=2.5)
+    assert set(driver.states.values()) == {State.IN_USE}
+
+
 def test_all_down_the_first_one_back_carries_the_load() -> None:
     driver = Driver("a", "b")
     for name in "ab":

@@ -423,8 +423,8 @@ class Engine:
 
     def _revive(self, now: float, query: Query, chosen: Resolver) -> None:
         """Send a copy of a live query to a resolver that is down."""
-        resolver = self._selection.take_trial(now, self._selection.revivals)
-        if resolver is not None and resolver is not chosen:
+        resolver = self._selection.take_trial(now, self._selection.revivals, (chosen,))
+        if resolver is not None:
             self.counters.copies += 1
             self.outbox.append(self._attempts.open(now, query, resolver, COPY))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import inf
@@ -41,6 +41,10 @@ LOOKED_AT: Final = 256
 
 TRIAL_EVERY: Final = 8
 """At most one query in so many is spent on a trial: most of a long list may be dead."""
+
+REPLIED_EVERY: Final = 4
+"""... or in so many, for a fresh resolver that has just replied: after an outage with little
+traffic those that are back would else wait long for the replies that prove them."""
 
 STAGGER_S: Final = 0.001
 TURN_NS: Final = 100_000_000
@@ -81,6 +85,7 @@ class Selection:
         "_ready",
         "_rest",
         "_since_trial",
+        "_trial_every",
         "_trials",
         "_weighted",
         "_weights",
@@ -107,6 +112,7 @@ class Selection:
         self._trials: deque[Resolver] = deque()
         self._explore_at = 0.0
         self._since_trial = 0
+        self._trial_every = TRIAL_EVERY
         self.revivals: deque[Resolver] = deque()
         self.copy_target: Resolver | None = None
 
@@ -181,10 +187,11 @@ class Selection:
     def choose(self, now: float) -> Resolver | None:
         """Return the resolver for the next sending of a query, or None when none has room."""
         self._since_trial += 1
-        if self._trials and self._since_trial >= TRIAL_EVERY:
+        if self._trials and self._since_trial >= self._trial_every:
             resolver = self.take_trial(now, self._trials)
             if resolver is not None:
                 self._since_trial = 0
+                self._trial_every = TRIAL_EVERY
                 return resolver
         if self._held_back:
             self._let_back(now)
@@ -250,8 +257,7 @@ class Selection:
         for resolver in self._fresh:
             if resolver not in tried:
                 return resolver
-        revived = self.take_trial(now, self.revivals)
-        return revived if revived not in tried else None
+        return self.take_trial(now, self.revivals, tried)
 
     def explore(self, now: float) -> Resolver | None:
         """Return a resolver that may get a waiting query above its ceiling, or None."""
@@ -334,12 +340,20 @@ class Selection:
                 line = self.revivals if resolver.state is State.DOWN else self._trials
                 line.append(resolver)
 
-    def take_trial(self, now: float, line: deque[Resolver]) -> Resolver | None:
-        """Return the next resolver of a line of trials whose turn no other worker took."""
+    def take_trial(
+        self, now: float, line: deque[Resolver], tried: Sequence[Resolver] = ()
+    ) -> Resolver | None:
+        """Return the next resolver of a line of trials whose turn no other worker took.
+
+        Those that the query has `tried` keep their turn for another query.
+        """
         now_ns = int(now * NS)
         words = self._board.words
-        while line:
+        for _ in range(len(line)):
             resolver = line.popleft()
+            if resolver in tried:
+                line.append(resolver)
+                continue
             resolver.on_trial = False
             if resolver.state is State.FRESH:
                 wait_s = resolver.per_attempt_s  # given back by its reply, see `trial_over`
@@ -357,7 +371,8 @@ class Selection:
         if not resolver.equal and not resolver.on_trial:
             buckets.hold_until(self._board.words, resolver.trial_word, 0)
             resolver.on_trial = True
-            self._trials.append(resolver)
+            self._trials.appendleft(resolver)
+            self._trial_every = REPLIED_EVERY
 
 
 def _rank(resolver: Resolver) -> tuple[bool, float]:
