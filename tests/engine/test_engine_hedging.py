@@ -133,6 +133,34 @@ def test_hedge_of_such_a_profile_goes_out_from_a_resolver_that_loses() -> None:
     assert recent
 
 
+def test_first_loss_of_such_a_profile_is_seen_when_no_answer_took_half_as_long() -> None:
+    driver = Driver("a", "b", hedge_only_losing=True)
+    for name in "ab":
+        driver.play(name, answers(0.020))
+    driver.traffic(rate_qps=20, seconds=2.0)
+    for name in "ab":
+        driver.play(name, is_silent)
+    driver.sent.clear()
+    asked = [driver.ask() for _ in range(5)]
+    began = driver.now
+    driver.until(began + 1.0)
+    hedges = [sent for sent in driver.sent if sent.kind == HEDGE]
+    assert len(hedges) == 1  # whatever is in flight: it may be held after all
+    assert 0.1 <= hedges[0].at - began <= 0.2
+    assert [len(each.replies) for each in asked] == [0] * 5
+
+
+def test_first_held_poll_of_such_a_profile_is_hedged_once_and_then_known() -> None:
+    driver = Driver("a", "b", hedge_only_losing=True)
+    for name in "ab":
+        driver.play(name, answers(0.020))
+    driver.traffic(rate_qps=20, seconds=2.0)
+    for name in "ab":
+        driver.play(name, answers(0.5))
+    driver.traffic(rate_qps=2, seconds=30.0)
+    assert driver.shares(HEDGE).total() == 1
+
+
 def test_losing_is_seen_by_every_worker_without_a_change_of_state() -> None:
     driver = Driver("a", workers=2, down_after=1000)
     driver.play("a", loses(0.4, 0.020))
@@ -192,6 +220,8 @@ def test_copy_that_is_late_is_no_reason_to_send_the_query_elsewhere() -> None:
     driver = _with_one_down(hedge_only_losing=True)
     driver.play("a", answers(1.9))  # held polls
     driver.play("b", answers(1.9))
+    driver.traffic(rate_qps=10, seconds=3.0)
+    driver.sent.clear()
     driver.traffic(rate_qps=10, seconds=10.0)
     assert driver.sent_to("dead", COPY)
     assert driver.shares(HEDGE) == {}
@@ -200,9 +230,12 @@ def test_copy_that_is_late_is_no_reason_to_send_the_query_elsewhere() -> None:
 @pytest.mark.parametrize("how", [is_closed(), refuses()], ids=["closed", "refuses"])
 def test_copy_that_fails_causes_no_other_sending_while_the_first_is_open(how: Script) -> None:
     driver = _with_one_down(hedge_only_losing=True)
-    driver.play("dead", how)
     for name in "ab":
         driver.play(name, answers(0.5))  # as long as a tunnel's server holds a poll
+    driver.ask()
+    driver.advance(3.0)
+    driver.sent.clear()
+    driver.play("dead", how)
     asked = driver.ask()
     driver.advance(1.0)
     assert driver.shares(COPY) == {"dead": 1}
@@ -236,7 +269,8 @@ def test_hedges_of_queries_that_nobody_refused_do_not_multiply(
     driver.traffic(rate_qps=40, seconds=15.0)
     driver.advance(5.0)
     sendings = Counter(each.attempt.query for each in driver.sent)
-    assert max(sendings.values()) <= len(names) + 1  # and once more after a loss
+    # ... and once more after each of the two losses that fit into the deadline.
+    assert max(sendings.values()) <= len(names) + 2
 
 
 @pytest.mark.parametrize("hedge_only_losing", [False, True])

@@ -37,6 +37,14 @@ DOUBT_S: Final = 10.0
 """For this long after a loss or a refusal what is late at a resolver is taken for lost, not held: a
 tunnel with one question in flight stalls on every single loss, long before chance is ruled out."""
 
+UNHEARD_OF: Final = 2.0
+UNHEARD_OF_LEAST_S: Final = 0.1
+SLOWEST_OVER_S: Final = 10.0
+"""What takes twice as long as the slowest answer of the last 10 to 20 s is lost, not held: else the
+first loss of a good resolver stalls a tunnel with one question in flight until its client asks
+again. One at a time, since it may be the first held poll of a tunnel that falls silent: the answer
+to that is then the slowest."""
+
 ROUNDING_S: Final = 1e-3
 """Sums of times in floating point are off by less than this."""
 
@@ -52,7 +60,7 @@ class Attempts:
     """The attempts of one pool in one worker.
 
     `waiting` holds the queries that wait for room. `newest_answered_at` is when the latest sent
-    of all attempts that were answered had been sent.
+    of all attempts that were answered had been sent, `slowest_s` the slowest answer lately.
     """
 
     __slots__ = (
@@ -63,8 +71,12 @@ class Attempts:
         "_publisher",
         "_selection",
         "_settings",
+        "_slowest_before_s",
+        "_slowest_until",
+        "_unheard_from",
         "_wheel",
         "newest_answered_at",
+        "slowest_s",
         "waiting",
     )
 
@@ -87,6 +99,10 @@ class Attempts:
         self._outbox = outbox
         self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
         self.newest_answered_at = 0.0
+        self.slowest_s = 0.0
+        self._slowest_before_s = 0.0
+        self._slowest_until = 0.0
+        self._unheard_from = 0.0
         self.waiting = WaitingRoom(selection, settings.token_wait_s, self._send_waiting, self.fail)
 
     def open(self, now: float, query: Query, resolver: Resolver, kind: int) -> Attempt:
@@ -159,7 +175,10 @@ class Attempts:
             or (self._settings.hedge_only_losing and not late.equal)
         )
         if self._settings.hedge_only_losing and not lost:
-            return 2 * now - attempt.sent_at
+            if now < self._unheard_from or now - attempt.sent_at < self._unheard_of_s:
+                return 2 * now - attempt.sent_at
+            self._unheard_from = now + self._per_attempt_s
+            lost = True
         if lost and query.doubted is None:
             query.doubted = attempt
         resolver = self._selection.other(now, query.tried, equals_only=not lost)
@@ -277,6 +296,19 @@ class Attempts:
     @staticmethod
     def _limited(resolvers: list[Resolver]) -> bool:
         return any(resolver.limited for resolver in resolvers)
+
+    def forget_slowest(self, now: float) -> None:
+        """On the tick: the slowest answer so far counts for SLOWEST_OVER_S more, then no longer."""
+        if now >= self._slowest_until:
+            self._slowest_until = now + SLOWEST_OVER_S
+            self._slowest_before_s = self.slowest_s
+            self.slowest_s = 0.0
+
+    @property
+    def _unheard_of_s(self) -> float:
+        """After how long a question is lost, whatever the server holds; infinity while unknown."""
+        slowest_s = max(self.slowest_s, self._slowest_before_s)
+        return max(UNHEARD_OF * slowest_s, UNHEARD_OF_LEAST_S) if slowest_s else NEVER
 
     @property
     def _trial_s(self) -> float:

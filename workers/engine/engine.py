@@ -266,6 +266,8 @@ class Engine:
         attempts = self._attempts
         if attempt.sent_at > attempts.newest_answered_at:
             attempts.newest_answered_at = attempt.sent_at
+        if round_trip > attempts.slowest_s:
+            attempts.slowest_s = round_trip
         if resolver.watched:
             attempts.watched_replied(resolver)
         client = query.client
@@ -362,6 +364,7 @@ class Engine:
         if (self._stale and now >= self._rebuild_at) or now >= self._sort_at:
             self._rebuild(now)
         self._selection.call_trials(now)
+        self._attempts.forget_slowest(now)
         self._probe_when_quiet(now)
         if self._waiting:
             self._waiting.serve(now)
