@@ -6,7 +6,7 @@ Owner: the supervisor builds these, a worker only reads them. They travel as JSO
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -45,6 +45,10 @@ class PoolSettings:
     """A TCP client with nothing in flight is closed after this long."""
     probe_name: str = "example.com"
     """Question name of a probe of the relay's own."""
+    own_label: str = ""
+    """What the relay's own questions begin with, see `shared.own_question`; empty: it asks none."""
+    own_proof: str = ""
+    """What they are answered with. Both are the same in all pools of a relay."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON-ready mapping."""
@@ -86,6 +90,18 @@ class ResolverEntry:
     """Proxy to go through, `socks5://user:pass@host:port` or `http://...`; not for udp."""
     bind: str = ""
     """Source address or interface name to send from; empty for the kernel's choice."""
+    longest_name: int = 0
+    """Octets of the longest question name that it lets through, without the last dot; 0: not known.
+    253 is no limit."""
+    largest_reply: int = 0
+    """Octets of the largest reply that came through it whole; 0: not known. From 4,096 on, the
+    largest that checks ask for, there is no limit."""
+
+    def is_same_server(self, other: ResolverEntry) -> bool:
+        """Tell whether both are reached alike; what is known of their limits may differ."""
+        return self == replace(
+            other, longest_name=self.longest_name, largest_reply=self.largest_reply
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON-ready mapping."""

@@ -181,11 +181,12 @@ class Attempts:
             lost = True
         if lost and query.doubted is None:
             query.doubted = attempt
-        resolver = self._selection.other(now, query.tried, equals_only=not lost)
+        resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
-        if resolver is None and lost and attempt.kind != HEDGE and not down:
+        again = late.losing or (lost and not late.interval_ns)  # a ceiling is for fresh questions
+        if resolver is None and again and attempt.kind != HEDGE and not down:
             # Nobody else is there, or all are lossy: better twice than to wait for per_attempt.
-            resolver = self._selection.choose(now)
+            resolver = self._selection.choose(now, query)
         if resolver is not None:
             self._counters.hedges += 1
             self._outbox.append(self.open(now, query, resolver, HEDGE))
@@ -247,9 +248,9 @@ class Attempts:
         if attempt.kind == COPY and query.open:
             return
         if now < query.deadline_at and len(query.tried) < MAX_ATTEMPTS:
-            resolver = self._selection.other(now, query.tried)
+            resolver = self._selection.other(now, query)
             if resolver is None and lost and query.open == 0:
-                resolver = self._selection.choose(now)
+                resolver = self._selection.choose(now, query)
             if resolver is not None:
                 self._counters.retries += 1
                 self._outbox.append(self.open(now, query, resolver, RETRY))

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from shared import layout
 from shared.board import Board
+from shared.own_question import NAME_LENGTH, OwnQuestion
 from workers.engine import wire as dns
 from workers.engine.attempts import REFUSALS, Attempts
 from workers.engine.copies import DELAY_SHARE, Copies
@@ -68,6 +69,8 @@ class Engine:
         "_keeper",
         "_keepers_epoch",
         "_max_pending",
+        "_own",
+        "_own_length",
         "_per_attempt_s",
         "_probe_at",
         "_publisher",
@@ -98,6 +101,11 @@ class Engine:
         self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
         self._deadline_s = settings.deadline_s
         self._max_pending = settings.max_pending
+        self._own: OwnQuestion | None = None
+        self._own_length = -1  # of a name's first label: none is like that
+        if settings.own_label:
+            self._own = OwnQuestion(settings.own_label.encode(), settings.own_proof.encode())
+            self._own_length = NAME_LENGTH
         self._selection = Selection(board, worker, settings.load_balance, random)
         self._copies = Copies(settings.duplicate) if settings.duplicate > 1 else None
         self._held_sockets = HeldSockets()
@@ -162,9 +170,11 @@ class Engine:
         joined: list[Resolver] = []
         for entry in entries:
             resolver = before.get(entry.slot)
-            if resolver is None or resolver.entry != entry:
+            if resolver is None or not resolver.entry.is_same_server(entry):
                 resolver = Resolver(entry, self._board, self._worker, self._per_attempt_s)
                 joined.append(resolver)
+            else:
+                resolver.set_entry(entry)
             after[entry.slot] = resolver
         left = [resolver for slot, resolver in before.items() if after.get(slot) is not resolver]
         self._resolvers = after
@@ -196,6 +206,8 @@ class Engine:
         if end < 0:
             self._refuse_input(client, address, wire)
             return None
+        if wire[dns.HEADER_BYTES] == self._own_length and self._came_back(client, address, wire):
+            return None
         counters = self.counters
         counters.queries += 1
         counters.pending += 1
@@ -204,7 +216,7 @@ class Engine:
             counters.drop("client_overload")
             self._attempts.fail(query)
             return None
-        resolver = None if self._waiting else self._selection.choose(now)
+        resolver = None if self._waiting else self._selection.choose(now, query)
         if resolver is None:
             self._attempts.wait_or_fail(now, query)
             return None
@@ -395,7 +407,7 @@ class Engine:
             return
         if not self._held_sockets.held(now, query.address):
             return
-        target = self._selection.copy_target
+        target = self._selection.copy_target(query)
         if target is None:
             return
         for number in range(copies.wanted(now)):
@@ -403,7 +415,7 @@ class Engine:
 
     def _send_copy(self, now: float, query: Query) -> None:
         """Send a copy to the resolver without a ceiling that answers soonest and surest."""
-        target = self._selection.copy_target
+        target = self._selection.copy_target(query)
         if target is not None and not target.interval_ns and now < query.deadline_at:
             self.counters.copies += 1
             target.extra_at = now
@@ -424,9 +436,18 @@ class Engine:
         query.reply = dns.error_reply(wire, rcode, end)
         self.outbox.append(query)
 
+    def _came_back(self, client: Client, address: Any, wire: bytes) -> bool:
+        """Answer a question of the relay's own, which must not go round; tell whether it is one."""
+        if self._own is None or not self._own.is_own(wire):
+            return False
+        query = Query(client, address, wire, -1, 0.0)
+        query.reply = self._own.reply(wire)
+        self.outbox.append(query)
+        return True
+
     def _revive(self, now: float, query: Query, chosen: Resolver) -> None:
         """Send a copy of a live query to a resolver that is down."""
-        resolver = self._selection.take_trial(now, self._selection.revivals, (chosen,))
+        resolver = self._selection.take_trial(now, self._selection.revivals, query, (chosen,))
         if resolver is not None:
             self.counters.copies += 1
             self.outbox.append(self._attempts.open(now, query, resolver, COPY))

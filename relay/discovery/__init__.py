@@ -1,0 +1,1 @@
+"""Finding resolvers that work: candidates, checks, the hunt through them, scores."""

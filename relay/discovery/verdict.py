@@ -1,0 +1,66 @@
+"""What a check found out about one candidate.
+
+Made by `relay.discovery.checks`; read by the finder, the scores and `relay scan`. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from relay.resolver_address import ResolverAddress
+
+
+class Stage(enum.StrEnum):
+    """The checks of a candidate, from cheap to dear."""
+
+    PLAIN = "plain"
+    HONESTY = "honesty"
+    TUNNEL = "tunnel"
+    COMMAND = "command"
+    FITNESS = "fitness"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitness:
+    """What of a tunnel's messages a resolver lets through. None, or 0: not known."""
+
+    keeps_case: bool | None = None
+    """Whether the question of its answers is spelt as it was asked."""
+    longest_name: int = 0
+    """Octets of the longest question name it answered, written without the last dot: up to 253."""
+    largest_reply: int = 0
+    """Octets of the largest size step (512, 1232, 4096) at which a whole reply came back."""
+    txt: bool | None = None
+    edns: bool | None = None
+    """Whether its answers carry an OPT record when asked with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one check."""
+
+    address: ResolverAddress
+    passed: bool
+    stage: Stage
+    """Where it failed, or the last check that it passed."""
+    reason: str = ""
+    """Why it failed, in the relay's own words; empty where it passed."""
+    latency_s: float = 0.0
+    """Its fastest answer; 0 where nothing was answered."""
+    asked: int = 0
+    answered: int = 0
+    honest: bool | None = None
+    """None: not looked at."""
+    tunnel: bool | None = None
+    """Whether the tunnel's own server answered through it; None: not asked."""
+    fitness: Fitness = field(default_factory=Fitness)
+    local_fault: bool = False
+    """This machine could not send: that says nothing about the resolver."""
+    is_self: bool = False
+    """The question came back to this relay."""
+
+    @property
+    def loss(self) -> float:
+        """Share of the questions that were not answered, 0 to 1."""
+        return 1 - self.answered / self.asked if self.asked else 0.0
