@@ -147,6 +147,7 @@ def test_reply_limit_is_no_matter_when_the_others_have_no_room() -> None:
 def test_name_limit_is_kept_when_the_others_have_no_room() -> None:
     driver = Driver("a", "b", limits={"a": (100, 0)}, token_wait_s=0.3)
     limited(driver, "b")
+    driver.play("b", answers(0.020))
     asked = ask(driver, LONG)
     assert asked.replies == []
     driver.advance(0.2)
