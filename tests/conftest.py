@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -9,6 +11,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.rig.process import forget_ended, log_tail, logs_to_show, stop_everything
+
+# The relay is started hundreds of times: where Python is told to keep no bytecode, every process of
+# it compiles the package anew, which is a third of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long things take is no matter of the suite: machines are shared, and the first text drawn on a
 # fresh one waits for tables to be made.
@@ -20,6 +27,11 @@ settings.load_profile("suite")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for one test's programs, with a path short enough for a Unix socket in it."""
     return tmp_path_factory.mktemp("w")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long: the last test must not be waited for by all processes."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -97,6 +97,7 @@ class Visits(threading.Thread):
             time.sleep(last_at + self.pause_s - time.monotonic())
 
 
+@pytest.mark.long
 def test_encrypted_server_closes_idle_connections_no_query_fails_and_none_is_blamed(
     workdir: Path,
 ) -> None:
@@ -194,6 +195,7 @@ def server_of(kind: str, servers: Ground, workdir: Path) -> Iterator[tuple[Progr
         yield made, place
 
 
+@pytest.mark.alone
 def test_encrypted_server_restart_under_load_fails_only_what_was_in_flight(
     servers: Ground, workdir: Path
 ) -> None:

@@ -59,6 +59,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 # -- refusals ----------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_encrypted_resolver_over_its_limit_gets_a_ceiling_and_is_never_down(
     servers: Ground, workdir: Path
 ) -> None:

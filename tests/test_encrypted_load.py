@@ -85,6 +85,7 @@ def _at_rest(relay: Relay, cancelling: Cancelling) -> Usage:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_encrypted_hundred_thousand_queries_with_cancelled_handshakes_leave_nothing_behind(
     servers: Ground, workdir: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_encrypted_hundred_thousand_queries_with_cancelled_handshakes_leave_noth
     assert after.uss_bytes <= before.uss_bytes + ROOM_BYTES, (before, after)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(bool(why_no_tunnel_devices()), reason=why_no_tunnel_devices())
 def test_encrypted_path_that_was_cut_comes_back_without_help_on_every_transport(
     workdir: Path,

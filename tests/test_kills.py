@@ -34,6 +34,8 @@ from tests.rig import Address, Relay, RigError, Say, ScriptedResolver, read_fram
 from tests.rig.scripted import Asked, Reply
 from tests.rig.wire import framed, message_id, query_wire, reply_wire
 
+pytestmark = pytest.mark.alone
+
 RATE_QPS = 3_000
 RESOLVER_DELAY_S = 0.005
 SUCCESSOR_S = 0.5

@@ -84,6 +84,7 @@ def test_one_client_1000_open_queries_with_one_id_all_answered(workdir: Path) ->
     assert sorted(replies, key=number_of) == [reply_wire(wire) for wire in wires]
 
 
+@pytest.mark.alone
 def test_20000_queries_open_at_one_resolver_have_ids_of_their_own_and_are_all_answered(
     workdir: Path,
 ) -> None:

@@ -113,6 +113,7 @@ def test_pool_held_polls_set_no_resolver_aside(workdir: Path, workers: int) -> N
     assert shares(counts) == pytest.approx([1 / 3] * 3, abs=0.03)
 
 
+@pytest.mark.long
 @WORKERS
 def test_pool_limited_resolvers_add_up(workdir: Path, workers: int) -> None:
     limits = [
@@ -132,6 +133,7 @@ def test_pool_limited_resolvers_add_up(workdir: Path, workers: int) -> None:
     assert refused <= 0.25, counts
 
 
+@pytest.mark.long
 def test_pool_ceiling_is_one_over_all_workers(workdir: Path) -> None:
     with (
         pool(workdir, 4, Limits(rate_qps=30, delay_ms=10)) as (relay, resolvers),

@@ -173,6 +173,7 @@ def test_worker_killed_alone_what_came_meanwhile_is_answered(
         ask_tcp(relay.address, query_wire(NAME))
 
 
+@pytest.mark.alone
 def test_worker_killed_on_busy_cores_a_successor_serves_soon(
     resolver: ScriptedResolver, workdir: Path
 ) -> None:
@@ -715,6 +716,7 @@ def test_run_relay_killed_takes_its_command_along(workdir: Path) -> None:
 # -- under load --------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_worker_killed_under_load_loses_at_most_what_it_had_in_hand(
     resolver: ScriptedResolver, workdir: Path
 ) -> None:

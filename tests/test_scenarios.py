@@ -2,7 +2,7 @@
 
 The seed is fixed, so a failure is the same every time: `python -m tests.simnet NAME --seed 1
 --workers N` shows it again. Every line is played with one number of workers, in turn 1, 2 and 4;
-those whose rules are about sharing between workers with all. `python -m tests.simnet` plays all.
+`HOLDING` and `SHARED` with all. `python -m tests.simnet` plays all.
 """
 
 from __future__ import annotations
@@ -13,13 +13,25 @@ from tests.simnet import SCENARIOS
 
 SEED = 1
 
-ALL_WORKERS = (
+HOLDING = (
+    "three_equal_share_equally",
+    "fast_one_carries_the_load",
+    "held_poll_sets_nobody_aside",
+    "clean_one_carries_the_load",
+    "one_loss_in_twenty_sets_nobody_aside",
+    "fast_refuser_is_never_seen",
+    "sole_resolver_revived",
+    "no_buffers_blames_nobody",
+    "no_descriptors_blames_nobody",
+    "no_route_blames_nobody",
+)
+"""Scenarios that need neither ceilings nor waiting nor copies."""
+
+SHARED = (
     "three_limits_add_up",
     "one_dead_of_three_limited",
-    "fast_refuser_is_never_seen",
     "one_failing_name_lowers_no_ceiling",
     "dead_one_comes_back",
-    "sole_resolver_revived",
 )
 """Ceilings, trials and probes are shared over the board; these are also quick to play."""
 
@@ -29,7 +41,7 @@ def plays() -> list[tuple[str, int]]:
     chosen = []
     for place, (name, scenario) in enumerate(SCENARIOS.items()):
         turn = scenario.workers[place % len(scenario.workers)]
-        counts = scenario.workers if name in ALL_WORKERS else (turn,)
+        counts = scenario.workers if name in HOLDING + SHARED else (turn,)
         chosen += [(name, count) for count in counts]
     return chosen
 

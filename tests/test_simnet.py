@@ -13,27 +13,13 @@ from typing import Any
 import pytest
 
 from shared import layout
-from tests.simnet import SCENARIOS, Figure, IodineClient, Net, lognormal, uniform
+from tests.simnet import IodineClient, Net, lognormal, uniform
 from tests.simnet.probe import Ear, ask_at, ask_steadily, question
 from tests.simnet.scenarios import blamed
 from tests.simnet.wire import NUMBER_AT, recased
 from workers.engine.health import State
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
-
-HOLDING = (
-    "three_equal_share_equally",
-    "fast_one_carries_the_load",
-    "held_poll_sets_nobody_aside",
-    "clean_one_carries_the_load",
-    "one_loss_in_twenty_sets_nobody_aside",
-    "fast_refuser_is_never_seen",
-    "sole_resolver_revived",
-    "no_buffers_blames_nobody",
-    "no_descriptors_blames_nobody",
-    "no_route_blames_nobody",
-)
-"""Scenarios that need neither ceilings nor waiting nor copies."""
 
 
 def near(value: float, expected: float, samples: int) -> bool:
@@ -471,15 +457,6 @@ def test_failure_inside_a_net_names_its_seed() -> None:
 
 
 # -- what the engine must do already -------------------------------------------------------------
-
-
-@WORKERS
-@pytest.mark.parametrize("name", HOLDING)
-def test_scenario_that_needs_no_ceilings_or_copies_holds(name: str, workers: int) -> None:
-    missed: list[Figure] = [
-        figure for figure in SCENARIOS[name].play(seed=1, workers=workers) if not figure.holds
-    ]
-    assert not missed, f"seed 1: {'; '.join(map(str, missed))}"
 
 
 @WORKERS

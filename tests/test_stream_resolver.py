@@ -42,7 +42,7 @@ def is_about(wire: bytes, label: bytes) -> bool:
 # -- asking -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", [HOST, "::1"])
+@pytest.mark.parametrize("host", [HOST, "::1"], ids=["IPv4", "IPv6"])
 def test_stream_resolver_over_either_family_answers(host: str) -> None:
     @on_loop
     async def run() -> None:

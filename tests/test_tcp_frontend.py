@@ -48,7 +48,7 @@ def questions(count: int) -> list[bytes]:
 # -- asking -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", [HOST, "::1"])
+@pytest.mark.parametrize("host", [HOST, "::1"], ids=["IPv4", "IPv6"])
 def test_frontend_over_either_family_answers(host: str) -> None:
     @on_loop
     async def run() -> None:
@@ -288,7 +288,11 @@ async def test_connections_beyond_the_bound_are_closed_and_counted_until_one_lea
             assert shell.dropped("client_connection_limit") == 1
 
 
-@pytest.mark.parametrize("half", [b"", b"\0", b"\0\x40", framed(query_wire("q.t.example"))[:-1]])
+@pytest.mark.parametrize(
+    "half",
+    [b"", b"\0", b"\0\x40", framed(query_wire("q.t.example"))[:-1]],
+    ids=["nothing", "half a length", "a length", "most of a query"],
+)
 def test_connection_on_which_nothing_happens_is_closed(
     half: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from tests.rig.tunnels import (
 )
 
 # dns2tcp and iodine wait out every lost order: their uploads run at about 1 Mbit/s.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 FILE_BYTES = 5_000_000
 RESOLVERS = 3

@@ -37,7 +37,7 @@ async def ask(client: UdpPeer, address: object, wire: bytes) -> tuple[bytes, obj
 # -- addresses ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", [HOST, "::1"])
+@pytest.mark.parametrize("host", [HOST, "::1"], ids=["IPv4", "IPv6"])
 def test_frontend_on_one_address_answers_from_there(host: str) -> None:
     @on_loop
     async def run() -> None:

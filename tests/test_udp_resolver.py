@@ -58,7 +58,7 @@ def open_descriptors() -> int:
 # -- asking -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", [HOST, "::1"])
+@pytest.mark.parametrize("host", [HOST, "::1"], ids=["IPv4", "IPv6"])
 def test_udp_resolver_over_either_family_answers(host: str) -> None:
     @on_loop
     async def run() -> None:

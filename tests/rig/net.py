@@ -1,7 +1,8 @@
 """Addresses, ports and network namespaces for the programs of the rig.
 
 Ports are drawn below the kernel's ephemeral range, so that no outgoing socket of a program can
-take one between its choice and its use; each is handed out once in a session.
+take one between its choice and its use; each is handed out once in a session. Sessions that
+pytest-xdist runs beside each other draw from ranges of their own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,15 @@ from tests.rig.process import RigError
 
 DNS_PORT = 53
 _FIRST_PORT, _LAST_PORT = 10_000, 30_000
+
+
+def _own_ports() -> range:
+    """The ports of this process of pytest-xdist: all, where it is the only one."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    size = (_LAST_PORT - _FIRST_PORT) // count
+    return range(_FIRST_PORT + number * size, _FIRST_PORT + (number + 1) * size)
+
 
 _given: set[tuple[str, int]] = set()
 _draw = random.Random(os.getpid() ^ time.monotonic_ns())
@@ -53,7 +63,7 @@ def family_of(host: str) -> socket.AddressFamily:
 def free_address(host: str = "127.0.0.1") -> Address:
     """A port on `host` that is free for UDP and TCP."""
     for _ in range(500):
-        address = Address(host, _draw.randrange(_FIRST_PORT, _LAST_PORT))
+        address = Address(host, _draw.choice(_own_ports()))
         if address not in _given and is_free(address):
             _given.add(address)
             return address
