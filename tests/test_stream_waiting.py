@@ -1,17 +1,19 @@
-"""Queries that wait for a dial, for settings or for a free stream: nobody is blamed for it."""
+"""Queries that wait although their resolver is well: for a dial, settings, a stream, an ACK."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from statistics import median
 from time import monotonic
 
 import pytest
 
 from tests.doh_shell import NAME, NOERROR, ask_many, entry, rcodes
-from tests.loopback import HOST, Shell, TcpPeer, on_loop, until
+from tests.loopback import HOST, Link, Shell, TcpPeer, on_loop, until
 from tests.rig.certs import Authority, Certificate
 from tests.rig.doh_server import DohServer, Http2Link, HttpAsked, SettingCodes, serve_plainly
 from tests.rig.gate import Gate
@@ -152,3 +154,45 @@ async def test_server_that_completes_no_handshake_is_set_down_although_nobody_wa
             await until(lambda: shell.resolver().state is State.DOWN)
             assert shell.resolver().lost == 0
             assert "TLS handshake timed out" in shell.reasons
+
+
+# -- a server that waits for us -----------------------------------------------------------------
+
+
+def keep_small_segments_back(transport: asyncio.BaseTransport) -> None:
+    """Switch Nagle's algorithm on, as it is unless a program switches it off."""
+    transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "dot", "https"])
+def test_server_that_keeps_small_segments_back_has_no_delayed_acknowledgement_to_wait_for(
+    scheme: str, authority: Authority, good: Certificate
+) -> None:
+    @on_loop
+    async def run() -> None:
+        def greets(link: Link) -> None:
+            keep_small_segments_back(link.transport)
+
+        def serve(asked: HttpAsked) -> None:
+            keep_small_segments_back(asked.link.transport)
+            serve_plainly(asked)
+
+        tls = good.context() if scheme == "dot" else None
+        async with (
+            TcpPeer(greets=greets, tls=tls) as peer,
+            DohServer(good, serve, host=HOST) as server,
+        ):
+            host, port = server.address if scheme == "https" else peer.address[:2]
+            place = ResolverEntry(
+                0, scheme, host, port, "x", insecure=scheme != "tcp", path="/dns-query"
+            )
+            async with Shell(place) as shell:
+                took_s = []
+                for _ in range(25):
+                    began = monotonic()
+                    assert await rcodes(ask_many(shell, 4)) == [NOERROR] * 4
+                    took_s.append(monotonic() - began)
+        # The kernel acknowledges a connection's first segments at once, later ones after 40 ms.
+        assert median(took_s) < 0.030, took_s
+
+    run()

@@ -41,6 +41,7 @@ class PlainChannel:
         self._fd = sock.fileno()
         self._send = sock.send
         self._recv = sock.recv
+        self._acknowledge = sock.setsockopt
         self._unsent = bytearray()
         self._closed = False
         self._connection: Connection
@@ -110,6 +111,10 @@ class PlainChannel:
             return
         if data:
             self._received(data)
+            if self._connection.silent_since and not self._closed:
+                # It owes answers. A server that keeps a small segment back until we acknowledge
+                # the one before (Nagle) would wait 40 ms for us. The kernel forgets it soon.
+                self._acknowledge(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         else:
             self._lost(self._connection, None)
 
