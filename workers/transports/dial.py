@@ -20,7 +20,13 @@ from python_socks.async_.asyncio import Proxy
 from workers.settings import ResolverEntry
 from workers.transports.channel import PlainChannel, TlsChannel
 from workers.transports.connection import Channel
-from workers.transports.faults import RESOLVER_ERRNOS, CannotSendFrom, DialFailed, in_words
+from workers.transports.faults import (
+    RESOLVER_ERRNOS,
+    CannotSendFrom,
+    DialFailed,
+    in_words,
+    proxy_in_words,
+)
 from workers.transports.tls import handshake, tls_context
 
 if TYPE_CHECKING:
@@ -103,7 +109,7 @@ class Dialler:
             reason = in_words(error) + (" during the TLS handshake" if doing != way else "")
             raise DialFailed(reason, blamed=error.errno in RESOLVER_ERRNOS) from error
         except ValueError as error:  # what the configuration let through
-            raise DialFailed(f"cannot be dialled: {error}", blamed=False) from error
+            raise DialFailed("cannot be dialled: its host is no host", blamed=False) from error
 
     @property
     def _server_name(self) -> str:
@@ -122,15 +128,16 @@ class Dialler:
         try:
             return await proxy.connect(host, entry.port, timeout=2 * DIAL_TIMEOUT_S)
         except ProxyError as error:
-            blamed = error.error_code in UNREACHED_BY_PROXY
-            raise DialFailed(f"the proxy says: {error}", blamed=blamed) from error
+            code = error.error_code
+            reason = proxy_in_words(code, str(error), is_http=entry.via.startswith("http:"))
+            raise DialFailed(reason, blamed=code in UNREACHED_BY_PROXY) from error
         except DialFailed:
             raise
         except OSError as error:
             reason = f"lost the connection to the proxy: {in_words(error)}"
             raise DialFailed(reason, blamed=False) from error
         except Exception as error:  # a proxy's reply that the library chokes on
-            raise DialFailed(f"the proxy's reply makes no sense: {error}", blamed=False) from error
+            raise DialFailed("the proxy's reply makes no sense", blamed=False) from error
 
     async def _secure(self, sock: socket.socket) -> TlsChannel:
         entry = self._entry
@@ -191,7 +198,7 @@ def bind_source(sock: socket.socket, bind: str) -> None:
         else:
             kind = "address"
             if (address.version == 6) != (sock.family == socket.AF_INET6):
-                raise OSError(0, f"the resolver's address is not IPv{address.version}")
+                raise CannotSendFrom(None, f"the resolver's address is not IPv{address.version}")
             sock.bind((bind, 0))
     except OSError as error:
         words = f"cannot send from {kind} {bind}: {in_words(error)}"
