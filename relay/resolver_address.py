@@ -68,9 +68,17 @@ class ResolverAddress:
 
     @property
     def shown(self) -> str:
-        """The resolver as a person is shown it, with the way it is asked."""
-        way = f" via {self.proxy}" if self.proxy else ""
-        return f"{self}{way} from {self.bind}" if self.bind else f"{self}{way}"
+        """The resolver as a person is shown it, with what was said beside its address."""
+        parts = [
+            str(self),
+            f"as {self.server_name}" if self.server_name else "",
+            "unverified" if self.insecure else "",
+            "by GET" if self.get else "",
+            f"via {self.proxy}" if self.proxy else "",
+            f"from {self.bind}" if self.bind else "",
+            f"weight {self.weight}" if self.weight != 1 else "",
+        ]
+        return " ".join(filter(None, parts))
 
     @property
     def identity(self) -> tuple[object, ...]:
