@@ -31,7 +31,7 @@ from relay import __version__
 from relay.command import Command
 from relay.config import Config, default_control_path
 from relay.control.control_socket import ControlSocket, open_control
-from relay.control.status import ill_health, pool_counts, resolver_status, worker_status
+from relay.control.status import ill_health, pool_counts, resolvers_status, worker_status
 from relay.endpoints import ListenAddress, ip_of
 from relay.listeners import Listeners
 from relay.notify import Notifier
@@ -189,10 +189,9 @@ class Relay:
                     "tunnel": pool.tunnel,
                     "listen": str(self.listen_address(index)),
                     **pool_counts(self._board, index),
-                    "resolvers": [
-                        resolver_status(self._board, member, self._faults)
-                        for member in self._roster.pools[index]
-                    ],
+                    "resolvers": resolvers_status(
+                        self._board, self._roster.pools[index], self._faults
+                    ),
                 }
             )
         workers = []

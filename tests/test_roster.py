@@ -236,7 +236,7 @@ def test_entry_of_a_resolver_has_everything_that_was_said_of_it() -> None:
         scheme="https",
         host="8.8.8.8",
         port=444,
-        name="https://8.8.8.8:444/q via http://192.0.2.1:8080 from eth0",
+        name="https://8.8.8.8:444/q as a.b by GET via http://192.0.2.1:8080 from eth0 weight 7",
         weight=7,
         server_name="a.b",
         ca_file="/ca.pem",

@@ -325,3 +325,16 @@ def test_sole_resolver_that_lost_nothing_is_not_asked_twice() -> None:
     driver.ask()
     driver.advance(1.5)
     assert [sent.kind for sent in driver.sent] == [FIRST]
+
+
+def test_sole_resolver_over_a_stream_is_not_asked_again_in_vain() -> None:
+    driver = Driver("tcp:a")
+    driver.play("tcp:a", answers(0.020))
+    driver.traffic(rate_qps=50, seconds=2.0)
+    driver.play("tcp:a", is_silent)
+    driver.ask()
+    driver.advance(2.1)
+    before = len(driver.sent)
+    driver.ask()
+    driver.advance(1.0)
+    assert len(driver.sent) == before + 1

@@ -144,7 +144,7 @@ class Attempts:
         overslept = now - attempt.expires_at > OVERSLEPT_S
         # An attempt cut short by its query's deadline says nothing about its resolver.
         had_s = attempt.expires_at - attempt.sent_at
-        if not overslept and had_s >= self._per_attempt_s - ROUNDING_S:
+        if not overslept and not attempt.waits and had_s >= self._per_attempt_s - ROUNDING_S:
             attempt.resolver.lost += 1
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
             self._selection.lost(now, attempt.resolver)
@@ -154,6 +154,7 @@ class Attempts:
         """Hedge: try a late query on another resolver too. Return when to look at it again.
 
         What may only be held may show later that it is lost: it is looked at when twice as old.
+        What has not left yet is surely not held, and is no loss of its resolver either.
         """
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
@@ -161,14 +162,20 @@ class Attempts:
         if attempt.kind == COPY:
             return NEVER  # it was sent for its own sake; the first sending has its own time
         late = attempt.resolver
+        if attempt.delayed:
+            attempt.delayed = False
+            if now < attempt.sent_at + late.rto_s - ROUNDING_S:
+                return attempt.sent_at + late.rto_s
         least_s = min(late.rto_s, self._trial_s)
+        waits = attempt.waits
         if not late.srtt_s and now - attempt.sent_at < least_s - ROUNDING_S:
             return min(2 * now - attempt.sent_at, attempt.sent_at + least_s)
         # What was sent later has been answered: this one is lost, and no poll that is held.
         overtaken = self.newest_answered_at > attempt.sent_at
         trouble_ns = int(now * NS) - self._board.words[late.refused_word]
         lost = (
-            late.losing
+            waits
+            or late.losing
             or overtaken
             or trouble_ns < int(DOUBT_S * NS)
             or late.state in (State.FRESH, State.DOWN)
@@ -179,15 +186,19 @@ class Attempts:
                 return 2 * now - attempt.sent_at
             self._unheard_from = now + self._per_attempt_s
             lost = True
-        if lost and query.doubted is None:
+        if lost and not waits and query.doubted is None:
             query.doubted = attempt
         resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
-        again = late.losing or (lost and not late.interval_ns)  # a ceiling is for fresh questions
+        # A ceiling is for fresh questions, and a stream repeats what is lost by itself.
+        once_more = lost and not late.interval_ns and not late.is_stream
+        again = not waits and (late.losing or once_more)
         if resolver is None and again and attempt.kind != HEDGE and not down:
             # Nobody else is there, or all are lossy: better twice than to wait for per_attempt.
             resolver = self._selection.choose(now, query)
         if resolver is not None:
+            if waits and self._settings.hedge_only_losing:
+                self.close(attempt)  # it goes there instead, not twice
             self._counters.hedges += 1
             self._outbox.append(self.open(now, query, resolver, HEDGE))
         elif lost and (attempt.kind != HEDGE or query.refused):

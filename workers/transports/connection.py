@@ -136,6 +136,8 @@ class Connection(ABC):
         drawn = self.pool.ids.draw(table)
         attempt.id = drawn
         attempt.table = table
+        if attempt.waits:
+            attempt.leave(now)
         table[drawn] = attempt
         if not self.silent_since:
             self.silent_since = now

@@ -165,6 +165,10 @@ class DohConnection(Connection):
             self.owner.broken(self, str(error))
             return
         self.closing = session.closing
+        if session.left:
+            for attempt in session.left:
+                attempt.leave(now)
+            session.left.clear()
         if session.ended:
             self._serve(now)
         if session.has_output:

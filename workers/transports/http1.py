@@ -30,7 +30,7 @@ MAX_INTERIM: Final = 16
 class Http1Session:
     """The client's side of one connection. See the module and `http_exchange.Session`."""
 
-    __slots__ = ("_h11", "_interim", "_out", "_target", "closing", "ended", "exchange")
+    __slots__ = ("_h11", "_interim", "_out", "_target", "closing", "ended", "exchange", "left")
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -39,6 +39,7 @@ class Http1Session:
         self._interim = 0
         self.exchange: Exchange | None = None
         self.ended: list[Exchange] = []
+        self.left: list[Attempt] = []
         self.closing = False
 
     def __repr__(self) -> str:

@@ -123,6 +123,7 @@ class Http2Session:
         "closing",
         "ended",
         "exchanges",
+        "left",
         "next_stream",
         "pongs",
     )
@@ -147,6 +148,7 @@ class Http2Session:
         self._block_stream = 0
         self.exchanges: dict[int, Exchange] = {}
         self.ended: list[Exchange] = []
+        self.left: list[Attempt] = []
         self.closing = False
         self.next_stream = 1
         self.pongs = 0
@@ -179,6 +181,7 @@ class Http2Session:
     def request(self, attempt: Attempt, message: bytes) -> None:
         """Ask. Only while there is `room`."""
         if not self._greeted and len(self.exchanges) >= STREAMS_AT_FIRST:
+            attempt.waits = True
             self._early.append((attempt, message))
         else:
             self._open(attempt, message)
@@ -314,7 +317,9 @@ class Http2Session:
             exchange.outcome = UNSERVED
             self.ended.append(exchange)
         while early and self._greeted and len(self.exchanges) < self._max_streams:
-            self._open(*early.popleft())
+            attempt, message = early.popleft()
+            self.left.append(attempt)
+            self._open(attempt, message)
 
     def _not_http2(self, data: bytes) -> Http2Error | None:
         if not self._greeted and data.startswith(b"HTTP/1"):

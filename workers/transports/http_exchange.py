@@ -107,6 +107,8 @@ class Session(Protocol):
     """No further request can be made."""
     ended: list[Exchange]
     """What ended since the caller emptied the list, `outcome` says how."""
+    left: list[Attempt]
+    """What was asked for earlier and has left since the caller emptied the list."""
 
     @property
     def room(self) -> bool:

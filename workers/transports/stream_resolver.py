@@ -191,6 +191,7 @@ class StreamTransport:
         ):
             self.pool.engine.unsent(now, attempt)
             return
+        attempt.waits = True
         self.waiting.append(attempt)
         self._dial_soon(now)
 
@@ -318,6 +319,8 @@ class StreamTransport:
             self.waiting.extend(each for each in waiting if now - each.sent_at < PATIENCE_S)
             waiting = [each for each in waiting if now - each.sent_at >= PATIENCE_S]
         self._fail(now, waiting, blamed=error.blamed)
+        if error.blamed and not waiting and not self.waiting:
+            self.pool.engine.unreachable(self.resolver)
         if self.waiting:
             self._dial_soon(now)
 
@@ -351,7 +354,7 @@ class StreamTransport:
         """Leave the attempts whose time is over to the engine, which counts them lost."""
         sent_by = now - self.pool.engine.settings.per_attempt_s + ROUNDING_S
         for attempt in list(connection.table.values()):
-            if attempt.sent_at <= sent_by:
+            if attempt.sent_at <= sent_by and not attempt.waits:
                 del connection.table[attempt.id]
                 attempt.table = None
 
