@@ -297,6 +297,7 @@ def test_doh_server_that_opens_no_window_gets_as_much_as_it_allows(
 # -- signs of life ------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_doh_connection_that_swallows_everything_is_replaced_before_per_attempt(
     authority: Authority, good: Certificate
 ) -> None:

@@ -84,6 +84,7 @@ def ask_until(relay: Relay, done: str, resolver: ScriptedResolver, timeout_s: fl
 # -- a closed port -----------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_closed_resolver_beside_good_one_by_one_fails_over_without_a_timer(
