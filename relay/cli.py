@@ -29,7 +29,14 @@ from relay.config import (
     usable_cores,
 )
 from relay.config_errors import BadValue, ConfigError, ConfigProblems
-from relay.endpoints import ControlAddress, no_controls, parse_control, parse_domain, parse_listen
+from relay.endpoints import (
+    ControlAddress,
+    no_controls,
+    parse_control,
+    parse_country,
+    parse_domain,
+    parse_listen,
+)
 from relay.printable import printable
 from relay.profiles import PROFILES
 from relay.resolver_list import parse_bootstrap, parse_entry
@@ -145,13 +152,28 @@ def _pool_options(command: Command) -> Command:
         ),
         click.option("--domain", type=Parsed("DOMAIN", parse_domain), help="Domain of the tunnel."),
         click.option(
+            "--country",
+            type=Parsed("CODE", parse_country),
+            help="Country whose resolvers auto tries first, as IR.",
+        ),
+        click.option(
+            "--want",
+            type=click.IntRange(1, 10_000),
+            metavar="N",
+            help="Working resolvers at which auto stops searching.  [default: 10]",
+        ),
+        click.option(
             "--workers",
             type=Parsed("workers", _parse_workers),
             metavar="N|auto",
             help="Worker processes.  [default: auto, one for each core]",
         ),
         click.option("--control", type=_CONTROL, help="Where the control API listens."),
-        click.option("--state", type=Parsed("FILE", _parse_path), help="File that keeps scores."),
+        click.option(
+            "--state",
+            type=Parsed("FILE", _parse_path),
+            help="File that keeps scores; lists are beside it.",
+        ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info]"),
         click.option("--log-format", type=click.Choice(LOG_FORMATS), help="[default: text]"),
         click.option(

@@ -167,7 +167,7 @@ def test_load_nothing_given_is_the_device_alone() -> None:
 
     assert found.workers == usable_cores()
     assert found.control == ControlAddress(default_control_path())
-    assert (found.state, found.log_level, found.log_format) == (None, "info", "text")
+    assert (found.state, found.log_level, found.log_format) == (default_state_path(), "info", "text")
     assert found.steering == "packet"
     assert found.pools == (
         PoolConfig(

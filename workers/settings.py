@@ -86,6 +86,10 @@ class ResolverEntry:
     """Proxy to go through, `socks5://user:pass@host:port` or `http://...`; not for udp."""
     bind: str = ""
     """Source address or interface name to send from; empty for the kernel's choice."""
+    longest_name: int = 0
+    """Octets of the longest question name that it is known to answer; 0: not known."""
+    largest_reply: int = 0
+    """Octets of the largest reply that is known to come through it whole; 0: not known."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON-ready mapping."""

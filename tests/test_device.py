@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relay.device_resolvers import device_resolvers
+from relay.discovery.device import device_resolvers
 
 
 def names_in(tmp_path: Path, content: bytes) -> list[str]:

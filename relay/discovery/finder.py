@@ -1,0 +1,529 @@
+"""Keeps a pool in resolvers that work: the part of the roster that `auto` stands for.
+
+Owner: the supervisor; there is one finder for every pool with `auto`. Theory of operation: it
+always knows which resolvers it let in (`found`) and how many of the pool work. Below `want` it
+hunts through the candidates, and lets in whoever passes, at once; at `want` it stops. Every TICK_S
+it looks at the board, so a pool that shrank is refilled soon; every LOOK_S it changes scores, asks
+those again whom nobody asked meanwhile, and replaces who is down for long. At the end of the
+candidates it begins anew, after a wait that grows.
+
+    searching --want work--> enough --fewer work--> searching
+    searching --end of the candidates--> waiting --time, or another network--> searching
+
+A resolver that passes everything but the tunnel's own check is no resolver of this pool. But where
+that is true of everybody, the tunnel's server is down or the domain wrong, and when it comes up it
+will be reached through those: they are let in as a *fallback*, until somebody passes.
+
+Invariants: nobody is let in that lied, or that is this relay itself. While the network of this
+machine seems gone no score changes and nobody is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from relay.discovery.candidates import Candidates
+from relay.discovery.hunt import Hunt
+from relay.discovery.outage import is_answer
+from relay.discovery.patience import Patience
+from relay.discovery.verdict import Stage, Verdict
+from relay.printable import printable
+from relay.resolver_address import ResolverAddress
+from relay.scores import PoolScores, key_of
+from workers.engine.health import State
+
+TICK_S: Final = 1.0
+LOOK_S: Final = 15.0
+
+REPLACE_AFTER_S: Final = 60.0
+"""How long somebody is down before he leaves the pool, if enough others work."""
+
+FIRST_WAIT_S: Final = 5.0
+LONGEST_WAIT_S: Final = 300.0
+"""Between the end of the candidates and the next beginning."""
+
+FALLBACK_AFTER: Final = 100
+"""Checks after which a fallback is let in where the first sources are longer, or none."""
+
+MOST_SPARES: Final = 100
+MEASURED_AT_ONCE: Final = 4
+RECENT: Final = 50
+"""Failures of first candidates that `status` shows."""
+
+Check = Callable[[ResolverAddress, float], Awaitable[Verdict]]
+"""Checks an address and waits for each answer so many seconds at most."""
+
+log = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    """What the finder does."""
+
+    SEARCHING = "searching"
+    ENOUGH = "enough"
+    WAITING = "waiting to start over"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one resolver of the pool stands now."""
+
+    address: ResolverAddress
+    state: State
+    answered: int
+    """Queries of the tunnel that it has answered since it joined."""
+
+
+class Pool(Protocol):
+    """The pool as the finder sees it."""
+
+    def standings(self) -> Sequence[Standing]:
+        """Return how all resolvers of the pool stand, those that `auto` stands for as well."""
+        ...
+
+    def let_in(self, addresses: Sequence[ResolverAddress]) -> None:
+        """Let `auto` stand for these, and tell the workers what is known of them."""
+        ...
+
+
+@dataclass(slots=True)
+class Found:
+    """One resolver that was let in."""
+
+    is_fallback: bool = False
+    failed: bool = False
+    """Whether it failed its last check."""
+    down_at: float | None = None
+    """Since when it is down, or fails its checks."""
+    answered: int = 0
+    """Queries answered by the last look."""
+    is_measured: bool = False
+
+
+class Finder:
+    """Finds the resolvers of one pool. `check` is quick; `measure` finds out the sizes as well."""
+
+    def __init__(
+        self,
+        name: str,
+        pool: Pool,
+        scores: PoolScores,
+        candidates: Callable[[Iterable[ResolverAddress]], Candidates],
+        check: Check,
+        measure: Check,
+        *,
+        want: int = 10,
+        concurrency: int = 100,
+        pace_s: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.first = asyncio.Event()
+        """Set once anybody was let in."""
+        self.found: dict[ResolverAddress, Found] = {}
+        self.phase = Phase.SEARCHING
+        self._name = name
+        self._pool = pool
+        self._scores = scores
+        self._make_candidates = candidates
+        self._check = check
+        self._measure = measure
+        self._want = want
+        self._now = now
+        self._patience = Patience()
+        self._hunt = Hunt(
+            self._check_candidate,
+            concurrency=concurrency,
+            pace_s=pace_s,
+            known_good=self._known_good,
+        )
+        self._candidates = candidates(())
+        self._rest: Iterator[ResolverAddress] = iter(self._candidates)
+        self._spares: deque[ResolverAddress] = deque(maxlen=MOST_SPARES)
+        """Those that passed when there were enough."""
+        self._checked = 0
+        self._passed = 0
+        self._passed_this_time = False
+        self._reasons: Counter[str] = Counter()
+        self._recent: deque[tuple[ResolverAddress, str]] = deque(maxlen=RECENT)
+        self._only_tunnel: dict[ResolverAddress, None] = {}
+        """Those of this time through the candidates that failed at the tunnel's check alone."""
+        self._wait_s = FIRST_WAIT_S
+        self._begin_at = 0.0
+        self._woken = asyncio.Event()
+        self._selves: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._measuring = asyncio.Semaphore(MEASURED_AT_ONCE)
+
+    async def run(self) -> None:
+        """Find and keep, for ever."""
+        hunting: asyncio.Task[bool] | None = None
+        next_look_at = self._now() + LOOK_S
+        try:
+            while True:
+                self._woken.clear()
+                self._mind_the_down()
+                if self._now() >= next_look_at:
+                    next_look_at = self._now() + LOOK_S
+                    self._look()
+                if hunting is not None and hunting.done():
+                    at_end, hunting = hunting.result(), None
+                    if at_end and self._working() < self._want:
+                        self._end_of_candidates()
+                if self._working() >= self._want:
+                    self._reach_enough()
+                elif hunting is None and self._now() >= self._begin_at:
+                    self.phase = Phase.SEARCHING
+                    hunting = asyncio.ensure_future(self._hunt.run(self._next_ones(), self._take))
+                    hunting.add_done_callback(lambda _: self._woken.set())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_S):
+                        await self._woken.wait()
+        finally:
+            tasks = [*self._tasks, *([hunting] if hunting else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def network_changed(self) -> None:
+        """Look at everything afresh: the candidates from their beginning, and who was let in."""
+        self._wait_s = FIRST_WAIT_S
+        self._start_over()
+        self._recheck(list(self.found))
+        self._hunt.wake()
+        self._woken.set()
+
+    def status(self) -> dict[str, Any]:
+        """Return what `/status` shows of the search."""
+        return {
+            "phase": "waiting for the network" if self._hunt.is_out else self.phase.value,
+            "want": self._want,
+            "working": self._working(),
+            "checked": self._checked,
+            "passed": self._passed,
+            "rate": round(self._hunt.rate, 1),
+            "failed_at": dict(self._reasons),
+            "fallback": self._is_on_fallback(),
+            "recent": [
+                {"address": address.shown, "verdict": printable(verdict)}
+                for address, verdict in self._recent
+            ],
+        }
+
+    def _next_ones(self) -> Iterator[ResolverAddress]:
+        """Yield whom to check next: the spares, then the rest of the candidates."""
+        while True:
+            if self._spares:
+                yield self._spares.popleft()
+            elif (address := next(self._rest, None)) is not None:
+                yield address
+            else:
+                return
+
+    async def _check_candidate(self, address: ResolverAddress) -> Verdict:
+        is_long_list = address not in self.found and not self._candidates.is_early(address)
+        return await self._check(address, self._patience.wait_s(hasty=is_long_list))
+
+    # -- verdicts -------------------------------------------------------------------------------
+
+    def _take(self, verdict: Verdict) -> None:
+        """Take what the hunt found out about a candidate."""
+        address = verdict.address
+        self._checked += 1
+        self._passed += verdict.passed
+        if verdict.is_self:
+            self._leave_self_out(address)
+        if is_answer(verdict) or self._hunt.answered:
+            self._scores.checked(verdict)
+        self._patience.take(verdict)
+        if address in self.found and not self.found[address].is_fallback:
+            self._checked_again(verdict)
+        elif not verdict.passed:
+            self._note_failure(verdict)
+        elif self._working() < self._want:
+            self._let_in([address])
+        else:
+            self._spares.append(address)
+        if verdict.passed and self._working() >= self._want:
+            self._reach_enough()
+        self._consider_fallback()
+
+    def _note_failure(self, verdict: Verdict) -> None:
+        address = verdict.address
+        self._reasons[f"failed at {verdict.stage}"] += 1
+        if self._candidates.is_early(address) or verdict.stage is not Stage.PLAIN:
+            self._recent.append((address, _told(verdict)))
+        if verdict.stage in (Stage.TUNNEL, Stage.COMMAND) and verdict.honest is not False:
+            if len(self._only_tunnel) < self._want:
+                self._only_tunnel[address] = None
+        elif address in self.found:
+            self._drop([address])  # a fallback that is not even that
+
+    def _let_in(self, addresses: Sequence[ResolverAddress]) -> None:
+        """Let those in who passed; who was there for want of better leaves."""
+        was_fallback = self._is_on_fallback()
+        self._passed_this_time = True
+        self._only_tunnel.clear()
+        kept = {each: found for each, found in self.found.items() if not found.is_fallback}
+        self.found = kept | {address: Found() for address in addresses}
+        if was_fallback:
+            log.info("%s: the tunnel's server answers: the fallback ends", self._name)
+            self._begin_at = 0.0
+        self._make_room()
+        self._tell_pool()
+        if not self.first.is_set():
+            log.info("%s: %s is the first that works", self._name, addresses[0].shown)
+            self.first.set()
+        for address in addresses:
+            self._spawn(self._measure_sizes(address))
+
+    def _reach_enough(self) -> None:
+        self._hunt.stop()
+        self._begin_at = 0.0
+        if self.phase is not Phase.ENOUGH:
+            self.phase = Phase.ENOUGH
+            self._wait_s = FIRST_WAIT_S
+            log.info(
+                "%s: %d resolvers work, after %d checks",
+                self._name,
+                self._working(),
+                self._checked,
+            )
+
+    def _leave_self_out(self, address: ResolverAddress) -> None:
+        if key_of(address) not in self._selves and len(self._selves) < RECENT:
+            self._selves.add(key_of(address))
+            log.warning(
+                "%s: %s is left out: what it is asked comes back to this relay",
+                self._name,
+                address.shown,
+            )
+        self._drop([address])
+
+    def _checked_again(self, verdict: Verdict) -> None:
+        """Take what a check found out about somebody who was let in."""
+        found = self.found.get(verdict.address)
+        if found is None or verdict.local_fault:
+            return
+        if verdict.honest is False or verdict.is_self:
+            log.warning("%s: %s lies: it leaves the pool", self._name, verdict.address.shown)
+            self._drop([verdict.address])
+            return
+        found.failed = not verdict.passed
+        if found.failed and found.down_at is None:
+            found.down_at = self._now()
+
+    async def _measure_sizes(self, address: ResolverAddress) -> None:
+        async with self._measuring:
+            verdict = await self._measure(address, self._patience.longest_s)
+        found = self.found.get(address)
+        if found is None:
+            return
+        if not verdict.passed:
+            self._checked_again(verdict)
+            return
+        found.is_measured = True
+        before = self._scores.sizes(address)
+        self._scores.measured(verdict)
+        if self._scores.sizes(address) != before:
+            self._tell_pool()
+
+    # -- fallback -------------------------------------------------------------------------------
+
+    def _is_on_fallback(self) -> bool:
+        return any(found.is_fallback for found in self.found.values())
+
+    def _consider_fallback(self) -> None:
+        """Let in those that fail at the tunnel alone, where that is the best there is."""
+        if not self._only_tunnel or self._passed_this_time:
+            return
+        if any(not found.is_fallback for found in self.found.values()):
+            return
+        if not (self._candidates.early_over or self._checked >= FALLBACK_AFTER):
+            return
+        new = [each for each in self._only_tunnel if each not in self.found]
+        if not new:
+            return
+        if not self._is_on_fallback():
+            log.warning(
+                "%s: nobody reaches the tunnel's server: it is down, or the domain is wrong; "
+                "resolvers that pass all other checks are used until it answers",
+                self._name,
+            )
+        for address in new[: self._want - len(self.found)]:
+            self.found[address] = Found(is_fallback=True)
+        self._tell_pool()
+        self.first.set()
+
+    # -- the pool -------------------------------------------------------------------------------
+
+    def _working(self) -> int:
+        """Return how many resolvers of the pool work, as far as is known.
+
+        One that was named in the configuration was never checked: it counts once it has answered.
+        """
+        count = 0
+        seen = 0
+        for standing in self._pool.standings():
+            found = self.found.get(standing.address)
+            if found is None:
+                count += standing.state in (State.IN_USE, State.ASIDE)
+                continue
+            seen += 1
+            count += standing.state is not State.DOWN and not (found.failed or found.is_fallback)
+        return count
+
+    def _mind_the_down(self) -> None:
+        """Take note of who went down and who came back."""
+        now = self._now()
+        standings = self._pool.standings()
+        all_down = _all_down(standings)
+        for standing in standings:
+            found = self.found.get(standing.address)
+            if found is None or found.is_fallback:
+                continue
+            if standing.state is State.DOWN:
+                if found.down_at is None:
+                    found.down_at = now
+                    if not (all_down or self._hunt.is_out):
+                        self._scores.went_down(standing.address)
+            else:
+                if standing.answered > found.answered:
+                    found.failed = False
+                if not found.failed:
+                    found.down_at = None
+
+    def _look(self) -> None:
+        """Change scores, ask whom nobody asked meanwhile, replace who is down for long."""
+        standings = self._pool.standings()
+        all_down = _all_down(standings) or self._hunt.is_out
+        idle = []
+        for standing in standings:
+            found = self.found.get(standing.address)
+            if found is None:
+                continue
+            answered = standing.answered > found.answered
+            found.answered = standing.answered
+            if found.is_fallback or not (answered or standing.state is State.DOWN):
+                idle.append(standing.address)
+            elif standing.state is not State.DOWN:
+                self._scores.answered(standing.address)
+            elif not all_down:
+                self._scores.stays_down(standing.address)
+        self._recheck(idle)
+        if not all_down and self._working() >= self._want:
+            self._drop(self._down_for(REPLACE_AFTER_S))
+
+    def _recheck(self, addresses: Sequence[ResolverAddress]) -> None:
+        if addresses:
+            self._spawn(self._check_all(addresses))
+
+    async def _check_all(self, addresses: Sequence[ResolverAddress]) -> None:
+        """Check those that were let in again. Where nobody answers it says nothing of them."""
+        gate = asyncio.Semaphore(MEASURED_AT_ONCE)
+
+        async def one(address: ResolverAddress) -> Verdict:
+            async with gate:
+                return await self._check(address, self._patience.longest_s)
+
+        verdicts = await asyncio.gather(*map(one, addresses))
+        someone_answered = any(map(is_answer, verdicts))
+        fit = []
+        for verdict in verdicts:
+            found = self.found.get(verdict.address)
+            if found is None:
+                continue
+            if not found.is_fallback:
+                self._checked_again(verdict)
+                if someone_answered and not verdict.passed:
+                    self._scores.checked(verdict)
+            elif verdict.passed:
+                self._scores.checked(verdict)
+                fit.append(verdict.address)
+        if fit:
+            self._let_in(fit)
+        self._woken.set()
+
+    def _known_good(self) -> list[ResolverAddress]:
+        """Return who answered before, those of the pool first."""
+        states = {each.address: each.state for each in self._pool.standings()}
+        own = sorted(self.found, key=lambda each: states.get(each) is State.DOWN)
+        return list(dict.fromkeys((*own, *self._scores.good())))
+
+    def _down_for(self, longer_than_s: float) -> list[ResolverAddress]:
+        """Return who is down for that long, the longest first."""
+        now = self._now()
+        down = [
+            (found.down_at, address)
+            for address, found in self.found.items()
+            if found.down_at is not None and now - found.down_at >= longer_than_s
+        ]
+        return [address for _, address in sorted(down, key=lambda each: each[0])]
+
+    def _make_room(self) -> None:
+        """Drop the longest down where those that were let in become many."""
+        too_many = len(self.found) - 2 * self._want - 1
+        if too_many > 0:
+            for address in self._down_for(0.0)[:too_many]:
+                del self.found[address]
+
+    def _drop(self, addresses: Sequence[ResolverAddress]) -> None:
+        dropped = [address for address in addresses if self.found.pop(address, None)]
+        for address in dropped:
+            log.info("%s: %s leaves the pool", self._name, address.shown)
+        if dropped:
+            self._tell_pool()
+
+    def _tell_pool(self) -> None:
+        self._pool.let_in(list(self.found))
+
+    # -- times through the candidates -----------------------------------------------------------
+
+    def _end_of_candidates(self) -> None:
+        """Begin anew after a while."""
+        self._consider_fallback()
+        self.phase = Phase.WAITING
+        log.info(
+            "%s: %d of %d resolvers work, after all candidates: again in %.0f s",
+            self._name,
+            self._working(),
+            self._want,
+            self._wait_s,
+        )
+        wait_s = self._wait_s
+        self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s)
+        self._start_over()
+        self._begin_at = self._now() + wait_s
+
+    def _start_over(self) -> None:
+        working = [address for address, found in self.found.items() if not found.is_fallback]
+        self._candidates = self._make_candidates(working)
+        self._rest = iter(self._candidates)
+        self._begin_at = 0.0
+        self._only_tunnel.clear()
+        self._passed_this_time = False
+        # A hunt that is under way goes through the old ones no further.
+        self._hunt.forget()
+        self._hunt.stop()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _all_down(standings: Sequence[Standing]) -> bool:
+    return bool(standings) and all(each.state is State.DOWN for each in standings)
+
+
+def _told(verdict: Verdict) -> str:
+    if verdict.stage in (Stage.TUNNEL, Stage.COMMAND):
+        return f"passes plain, fails the {verdict.stage} check: {verdict.reason}"
+    return f"fails the {verdict.stage} check: {verdict.reason}"
