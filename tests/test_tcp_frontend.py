@@ -11,6 +11,7 @@ from time import monotonic
 
 import pytest
 
+from shared.own_question import OwnQuestion
 from tests.loopback import (
     HOST,
     Shell,
@@ -163,6 +164,25 @@ async def test_failure_at_once_of_a_local_kind_is_answered_and_the_connection_go
     async with Shell(("udp", "fe80::1", 53)) as shell, TcpClient(await shell.tcp()) as client:
         for wire in questions(3):
             assert (await client.ask(wire))[3] & 0x0F == SERVFAIL
+
+
+@on_loop
+async def test_own_question_between_others_is_answered_with_the_proof() -> None:
+    own = OwnQuestion.new()
+    how = {"own_label": own.label.decode(), "own_proof": own.proof.decode()}
+    async with (
+        UdpPeer() as resolver,
+        Shell(resolver.udp, **how) as shell,
+        TcpClient(await shell.tcp()) as client,
+    ):
+        wire = query_wire(own.question_name("x"), message_id=7)
+        for _ in range(3):
+            reply = await client.ask(wire)
+            assert message_id(reply) == 7
+            assert own.is_proof(reply)
+            other = query_wire("AbC.t.example")
+            assert await client.ask(other) == reply_wire(other)
+        assert len(resolver.heard) == 3
 
 
 # -- ends ---------------------------------------------------------------------------------------

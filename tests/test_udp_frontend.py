@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from shared.own_question import OwnQuestion
 from tests.loopback import HOST, Shell, TcpPeer, UdpPeer, never, on_loop, settle, until
 from tests.rig.wire import (
     FORMERR,
@@ -253,3 +254,23 @@ async def test_frontend_that_is_closed_takes_nothing_more_and_still_answers_what
         resolver.say(reply_wire(asked))
         assert await client.wait(1) == [reply_wire(wire)]
         await waiting
+
+
+# -- questions of the relay's own -----------------------------------------------------------------
+
+
+@on_loop
+async def test_own_question_through_a_chain_of_pools_comes_back_with_the_proof() -> None:
+    """The first pool's resolver is a stub of another make that forwards to the second pool."""
+    own = OwnQuestion.new()
+    how = {"own_label": own.label.decode(), "own_proof": own.proof.decode()}
+    async with UdpPeer() as resolver, Shell(resolver.udp, **how) as inner:
+        address = await inner.udp()
+        async with Shell(("udp", address[0], address[1])) as stub, UdpPeer(never) as client:
+            for listener in (await stub.udp(), address, await inner.udp("0.0.0.0")):
+                host = HOST if listener[0] == "0.0.0.0" else listener[0]
+                wire = query_wire(own.question_name(str(listener)).upper(), opt=opt_wire())
+                reply, _ = await ask(client, (host, listener[1]), wire)
+                assert own.is_proof(reply)
+                assert question_of(reply) == question_of(wire)
+        assert resolver.heard == []

@@ -45,6 +45,10 @@ class PoolSettings:
     """A TCP client with nothing in flight is closed after this long."""
     probe_name: str = "example.com"
     """Question name of a probe of the relay's own."""
+    own_label: str = ""
+    """What the relay's own questions begin with, see `shared.own_question`; empty: it asks none."""
+    own_proof: str = ""
+    """What they are answered with. Both are the same in all pools of a relay."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON-ready mapping."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from shared import layout
 from shared.board import Board
+from shared.own_question import NAME_LENGTH, OwnQuestion
 from workers.engine import wire as dns
 from workers.engine.attempts import REFUSALS, Attempts
 from workers.engine.copies import DELAY_SHARE, Copies
@@ -68,6 +69,8 @@ class Engine:
         "_keeper",
         "_keepers_epoch",
         "_max_pending",
+        "_own",
+        "_own_length",
         "_per_attempt_s",
         "_probe_at",
         "_publisher",
@@ -98,6 +101,11 @@ class Engine:
         self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
         self._deadline_s = settings.deadline_s
         self._max_pending = settings.max_pending
+        self._own: OwnQuestion | None = None
+        self._own_length = -1  # of a name's first label: none is like that
+        if settings.own_label:
+            self._own = OwnQuestion(settings.own_label.encode(), settings.own_proof.encode())
+            self._own_length = NAME_LENGTH
         self._selection = Selection(board, worker, settings.load_balance, random)
         self._copies = Copies(settings.duplicate) if settings.duplicate > 1 else None
         self._held_sockets = HeldSockets()
@@ -195,6 +203,8 @@ class Engine:
         end = dns.question_end(wire)
         if end < 0:
             self._refuse_input(client, address, wire)
+            return None
+        if wire[dns.HEADER_BYTES] == self._own_length and self._came_back(client, address, wire):
             return None
         counters = self.counters
         counters.queries += 1
@@ -420,6 +430,15 @@ class Engine:
         query = Query(client, address, wire, end, 0.0)
         query.reply = dns.error_reply(wire, rcode, end)
         self.outbox.append(query)
+
+    def _came_back(self, client: Client, address: Any, wire: bytes) -> bool:
+        """Answer a question of the relay's own, which must not go round; tell whether it is one."""
+        if self._own is None or not self._own.is_own(wire):
+            return False
+        query = Query(client, address, wire, -1, 0.0)
+        query.reply = self._own.reply(wire)
+        self.outbox.append(query)
+        return True
 
     def _revive(self, now: float, query: Query, chosen: Resolver) -> None:
         """Send a copy of a live query to a resolver that is down."""
