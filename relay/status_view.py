@@ -31,6 +31,8 @@ def show_status(status: Mapping[str, Any]) -> None:
     for pool in status["pools"]:
         console.print()
         console.print(_pool_line(pool))
+        if pool.get("discovery"):
+            console.print(_discovery_line(pool["discovery"]))
         console.print(_resolver_table(pool))
 
 
@@ -57,6 +59,20 @@ def _pool_line(pool: Mapping[str, Any]) -> Text:
     if dropped:
         reasons = ", ".join(f"{_plain(reason)} {_count(n)}" for reason, n in dropped.items())
         line.append(f"; dropped: {reasons}", style="not bold")
+    return line
+
+
+def _discovery_line(search: Mapping[str, Any]) -> Text:
+    failed = (f"{_plain(at)} {_count(n)}" for at, n in (search.get("failed_at") or {}).items())
+    line = Text(
+        f"auto: {_plain(search.get('phase'))}, {_count(search.get('working'))} of "
+        f"{_count(search.get('want'))} work; {_count(search.get('checked'))} checked, "
+        f"{_count(search.get('passed'))} passed"
+    )
+    if reasons := ", ".join(failed):
+        line.append(f"; failed at: {reasons}")
+    if search.get("fallback"):
+        line.append("; nobody reaches the tunnel's server", style="yellow")
     return line
 
 

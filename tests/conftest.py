@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from tests.rig.process import forget_ended, log_tail, logs_to_show, stop_everyth
 # fresh one waits for tables to be made.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+# No relay of the suite, in this process or another, looks at the state of a relay in real use.
+os.environ["STATE_DIRECTORY"] = tempfile.mkdtemp(prefix="relay-tests-")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relay.discovery.device import device_resolvers
+from relay.discovery.device import MOST, device_resolvers, of_registry, of_scutil
 
 
 def names_in(tmp_path: Path, content: bytes) -> list[str]:
@@ -70,3 +70,94 @@ def test_device_resolvers_any_bytes_never_raise(tmp_path: Path, content: bytes) 
     found = names_in(tmp_path, content + b"\nnameserver 192.0.2.9\n")
 
     assert "udp://192.0.2.9:53" in found
+
+
+def test_device_resolvers_bom_huge_and_endless_lines_are_no_harm(tmp_path: Path) -> None:
+    assert names_in(tmp_path, b"\xef\xbb\xbfnameserver 192.0.2.1\r\n") == ["udp://192.0.2.1:53"]
+    many = b"".join(b"nameserver 10.0.%d.%d\n" % (n >> 8, n & 255) for n in range(1, 60_000))
+    assert len(names_in(tmp_path, many)) == MOST
+    late = b"x" * (1 << 21) + b"\nnameserver 192.0.2.1\n"
+    assert names_in(tmp_path, late) == []
+
+
+def test_device_resolvers_behind_a_stub_are_its_uplinks_and_the_stub_comes_last(
+    tmp_path: Path,
+) -> None:
+    conf, resolved, manager = (tmp_path / name for name in ("conf", "resolved", "manager"))
+    conf.write_text("nameserver 127.0.0.53\nnameserver 192.0.2.9\n")
+    resolved.write_text("nameserver 192.0.2.1\nnameserver fe80::1%eth0\n")
+    manager.write_text("nameserver 127.0.0.1\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n")
+    found = device_resolvers(conf, (tmp_path / "none", resolved, manager))
+    assert [each.host for each in found] == [
+        "192.0.2.9",
+        "192.0.2.1",
+        "fe80::1%eth0",
+        "192.0.2.2",
+        "127.0.0.53",
+        "127.0.0.1",
+    ]
+    conf.write_text("nameserver 192.0.2.9\n")
+    assert [each.host for each in device_resolvers(conf, (resolved,))] == ["192.0.2.9"]
+
+
+SCUTIL = """\
+DNS configuration
+
+resolver #1
+  search domain[0] : lan
+  nameserver[0] : 192.168.1.1
+  nameserver[1] : fe80::1%en0
+  if_index : 15 (en0)
+  flags    : Request A records, Request AAAA records
+  reach    : 0x00020002 (Reachable,Directly Reachable Address)
+  order    : 200000
+
+resolver #2
+  domain   : local
+  options  : mdns
+  timeout  : 5
+  flags    : Request A records
+
+resolver #3
+  domain   : corp.example
+  nameserver[0] : 10.0.0.53
+
+DNS configuration (for scoped queries)
+
+resolver #1
+  nameserver[0] : 192.168.1.1
+  nameserver[1] : 192.168.1.2
+  if_index : 15 (en0)
+  flags    : Scoped, Request A records
+"""
+
+
+def test_of_scutil_gives_the_general_servers() -> None:
+    assert list(of_scutil(SCUTIL)) == ["192.168.1.1", "fe80::1%en0", "192.168.1.1", "192.168.1.2"]
+    assert list(of_scutil("No DNS configuration available\n")) == []
+
+
+REGISTRY = r"""
+HKEY_LOCAL_MACHINE\SYSTEM\CurrentControlSet\Services\Tcpip\Parameters\Interfaces\{0a1b}
+    EnableDHCP    REG_DWORD    0x1
+    NameServer    REG_SZ    
+    DhcpIPAddress    REG_SZ    192.168.1.7
+    DhcpNameServer    REG_SZ    192.168.1.1 192.168.1.2
+
+HKEY_LOCAL_MACHINE\SYSTEM\CurrentControlSet\Services\Tcpip\Parameters\Interfaces\{2c3d}
+    IPAddress    REG_MULTI_SZ    10.0.0.5
+    NameServer    REG_SZ    9.9.9.9,1.1.1.1
+    DhcpIPAddress    REG_SZ    0.0.0.0
+    DhcpNameServer    REG_SZ    10.0.0.1
+
+HKEY_LOCAL_MACHINE\SYSTEM\CurrentControlSet\Services\Tcpip\Parameters\Interfaces\{4e5f}
+    DhcpIPAddress    REG_SZ    0.0.0.0
+    DhcpNameServer    REG_SZ    172.16.0.1
+"""  # noqa: W291
+
+
+def test_of_registry_gives_what_was_typed_in_before_dhcp_and_no_lost_network() -> None:
+    for text in (REGISTRY, REGISTRY.replace("\n", "\r\n")):
+        found = [each for each in of_registry(text) if each]
+        assert found == ["192.168.1.1", "192.168.1.2", "9.9.9.9", "1.1.1.1"]
+    assert [each for each in of_registry("ERROR: no such key\r\n") if each] == []

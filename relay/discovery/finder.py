@@ -41,7 +41,10 @@ from relay.scores import PoolScores, key_of
 from workers.engine.health import State
 
 TICK_S: Final = 1.0
-LOOK_S: Final = 15.0
+LOOK_S: Final = 10.0
+
+RECHECK_S: Final = 5.0
+"""The least time between two rounds of checks of those that were let in."""
 
 REPLACE_AFTER_S: Final = 60.0
 """How long somebody is down before he leaves the pool, if enough others work."""
@@ -151,7 +154,7 @@ class Finder:
         self._checked = 0
         self._passed = 0
         self._passed_this_time = False
-        self._reasons: Counter[str] = Counter()
+        self._reasons: Counter[Stage] = Counter()
         self._recent: deque[tuple[ResolverAddress, str]] = deque(maxlen=RECENT)
         self._only_tunnel: dict[ResolverAddress, None] = {}
         """Those of this time through the candidates that failed at the tunnel's check alone."""
@@ -161,6 +164,7 @@ class Finder:
         self._selves: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring = asyncio.Semaphore(MEASURED_AT_ONCE)
+        self._rechecked_at = -RECHECK_S
 
     async def run(self) -> None:
         """Find and keep, for ever."""
@@ -209,7 +213,7 @@ class Finder:
             "checked": self._checked,
             "passed": self._passed,
             "rate": round(self._hunt.rate, 1),
-            "failed_at": dict(self._reasons),
+            "failed_at": {stage.value: count for stage, count in self._reasons.items()},
             "fallback": self._is_on_fallback(),
             "recent": [
                 {"address": address.shown, "verdict": printable(verdict)}
@@ -257,7 +261,7 @@ class Finder:
 
     def _note_failure(self, verdict: Verdict) -> None:
         address = verdict.address
-        self._reasons[f"failed at {verdict.stage}"] += 1
+        self._reasons[verdict.stage] += 1
         if self._candidates.is_early(address) or verdict.stage is not Stage.PLAIN:
             self._recent.append((address, _told(verdict)))
         if verdict.stage in (Stage.TUNNEL, Stage.COMMAND) and verdict.honest is not False:
@@ -385,6 +389,7 @@ class Finder:
         now = self._now()
         standings = self._pool.standings()
         all_down = _all_down(standings)
+        someone_went = False
         for standing in standings:
             found = self.found.get(standing.address)
             if found is None or found.is_fallback:
@@ -392,6 +397,7 @@ class Finder:
             if standing.state is State.DOWN:
                 if found.down_at is None:
                     found.down_at = now
+                    someone_went = True
                     if not (all_down or self._hunt.is_out):
                         self._scores.went_down(standing.address)
             else:
@@ -399,6 +405,10 @@ class Finder:
                     found.failed = False
                 if not found.failed:
                     found.down_at = None
+        if someone_went and now - self._rechecked_at >= RECHECK_S:
+            # Seldom one alone. The pool notices only of those that it asks much.
+            up = [each.address for each in standings if each.state is not State.DOWN]
+            self._recheck([address for address in up if address in self.found])
 
     def _look(self) -> None:
         """Change scores, ask whom nobody asked meanwhile, replace who is down for long."""
@@ -423,6 +433,7 @@ class Finder:
 
     def _recheck(self, addresses: Sequence[ResolverAddress]) -> None:
         if addresses:
+            self._rechecked_at = self._now()
             self._spawn(self._check_all(addresses))
 
     async def _check_all(self, addresses: Sequence[ResolverAddress]) -> None:
