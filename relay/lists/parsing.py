@@ -15,7 +15,6 @@ told with its line number, in bounded number. All that is kept is bounded too.
 
 from __future__ import annotations
 
-import csv
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
@@ -33,6 +32,14 @@ from relay.lists.addresses import (
     is_public,
     is_public_number,
     unglue,
+)
+from relay.lists.forms import (
+    Columns,
+    Delegated,
+    cells_of,
+    delegated,
+    is_registry_line,
+    lines_of,
 )
 from relay.lists.ranges import Block, Ranges
 from relay.printable import quoted
@@ -59,15 +66,6 @@ _SEPARATED: Final = re.compile(r"[,;|=\"'<>()\[]")
 _BEFORE_SCHEME: Final = re.compile(r"(?<=\S)(?=(?:udp|tcp|tls|dot|https|sdns)://)", re.IGNORECASE)
 _BLOCK: Final = re.compile(r"\[?([0-9a-fA-F.:]{2,45})(\]?)/([0-9]{1,3})(\]?)(?::([0-9]{1,5}))?")
 _LIKE_IPV4: Final = re.compile(r"[0-9.:/]+")
-_DELEGATED: Final = re.compile(
-    r"(?:[0-9.]{1,8}\|[a-z]{2,16}\|[0-9]{1,10}\||[a-z]{2,16}\|[A-Z*]{0,2}\|(?:asn|ipv4|ipv6)\|)"
-)
-_COUNTRY: Final = re.compile(r"[A-Z]{2}")
-_NO_COUNTRY: Final = "ZZ"
-_IN_USE: Final = ("allocated", "assigned")
-_ADDRESS_COLUMNS: Final = ("ip_address", "ip", "ip address", "address", "nameserver", "server")
-_PORT_COLUMNS: Final = ("port",)
-_COUNTRY_COLUMNS: Final = ("country_code", "country_id", "country", "cc")
 
 
 @dataclass(slots=True)
@@ -97,7 +95,7 @@ def read(data: bytes, *, own: bool, country: str = "") -> Parsed:
     that one are taken.
     """
     reader = _Reader(own, country)
-    lines = _lines(data)
+    lines = lines_of(data)
     _form(lines, reader)(lines)
     reader.sum_up()
     return reader.found
@@ -111,22 +109,14 @@ def canonical(address: ResolverAddress) -> str:
     return str(address)
 
 
-def _lines(data: bytes) -> list[str]:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = data.decode("utf-16", "replace")
-    else:
-        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-
 def _form(lines: Sequence[str], reader: _Reader) -> Callable[[Sequence[str]], None]:
     """Return what reads lines like these."""
     head = [line.strip() for line in lines[:_SNIFFED_LINES]]
     head = [line for line in head if line and not line.startswith(_COMMENT_STARTS)]
-    if any(_DELEGATED.match(line) for line in head):
-        return reader.delegated
+    if any(map(is_registry_line, head)):
+        return reader.registry
     if head:
-        table = _Columns.of(head[0])
+        table = Columns.of(head[0])
         if table:
             return lambda lines: reader.table(lines, table)
     headings = any(line.startswith("## ") for line in lines)
@@ -142,39 +132,6 @@ def _is_stamp(line: str) -> bool:
 def _is_address(line: str) -> bool:
     words = line.split(None, 1)
     return bool(words) and ipv4_number(words[0].partition(":")[0]) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Where in the rows of a table things stand; -1: nowhere."""
-
-    delimiter: str
-    address: int
-    port: int
-    country: int
-
-    @classmethod
-    def of(cls, header: str) -> _Columns | None:
-        """Return the columns that a header names; None where it names no addresses."""
-        for delimiter in (",", ";", "\t"):
-            names = [name.strip().lower() for name in _cells(header, delimiter)]
-            at = _index(names, _ADDRESS_COLUMNS)
-            if at >= 0 and len(names) > 1:
-                ports, countries = _PORT_COLUMNS, _COUNTRY_COLUMNS
-                return cls(delimiter, at, _index(names, ports), _index(names, countries))
-        return None
-
-
-def _index(names: Sequence[str], wanted: Sequence[str]) -> int:
-    return next((names.index(name) for name in wanted if name in names), -1)
-
-
-def _cells(line: str, delimiter: str) -> list[str]:
-    try:
-        # Line by line, so that a quote that is never closed spoils one line and not the rest.
-        return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error:
-        return []
 
 
 class _Reader:
@@ -211,7 +168,7 @@ class _Reader:
             if line.startswith(PREFIX):
                 self._urls(self._cleaned(line))
 
-    def table(self, lines: Sequence[str], columns: _Columns) -> None:
+    def table(self, lines: Sequence[str], columns: Columns) -> None:
         """Read rows under a header."""
         had_header = False
         for self._line, line in enumerate(lines, start=1):
@@ -221,7 +178,7 @@ class _Reader:
             if not had_header:
                 had_header = True
                 continue
-            cells = _cells(text, columns.delimiter)
+            cells = cells_of(text, columns.delimiter)
             word = cells[columns.address].strip() if columns.address < len(cells) else ""
             country = cells[columns.country] if 0 <= columns.country < len(cells) else ""
             if self._country and columns.country >= 0 and country.strip().upper() != self._country:
@@ -236,22 +193,14 @@ class _Reader:
             elif not self._word(word):
                 self._warn(f"{quoted(word)} is no address")
 
-    def delegated(self, lines: Sequence[str]) -> None:
+    def registry(self, lines: Sequence[str]) -> None:
         """Read what a registry gave to whom: registry|country|type|start|value|date|status."""
         for self._line, line in enumerate(lines, start=1):
-            fields = line.strip().split("|")
-            if len(fields) < 7 or fields[2] not in ("ipv4", "ipv6"):
-                if len(fields) < 6 and fields[0] and not fields[0].startswith(_COMMENT_STARTS):
-                    self._warn(f"not of the form of a registry's file: {quoted(line)}")
-                continue
-            country, kind, start, value, status = fields[1], *fields[2:5], fields[6]
-            if status not in _IN_USE or (self._country and country != self._country):
-                continue
-            block = _delegated_block(kind, start, value)
-            if block is None or not _COUNTRY.fullmatch(country) or country == _NO_COUNTRY:
+            given = delegated(line, self._country)
+            if isinstance(given, Delegated):
+                self._range(given.country, given.version, given.block)
+            elif not given:
                 self._warn(f"not of the form of a registry's file: {quoted(line)}")
-                continue
-            self._range(country, 4 if kind == "ipv4" else 6, block)
 
     # -- parts of a line ---------------------------------------------------------------------
 
@@ -435,20 +384,3 @@ class _Reader:
         if self.found.bad > WARNINGS_SHOWN:
             more = self.found.bad - WARNINGS_SHOWN
             self.found.warnings.append(f"{more:,} more such lines")
-
-
-def _delegated_block(kind: str, start: str, value: str) -> Block | None:
-    if not (value.isascii() and value.isdecimal() and len(value) <= 10):
-        return None
-    size = int(value)
-    if kind == "ipv4":
-        # A count of addresses, of any size: registries give out 768 in one piece too.
-        first = ipv4_number(start)
-        if first is None or size == 0 or first + size > 1 << 32:
-            return None
-        return first, first + size - 1
-    try:
-        network = ipaddress.IPv6Network(f"{start}/{size}")
-    except ValueError:
-        return None
-    return int(network.network_address), int(network.broadcast_address)
