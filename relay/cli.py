@@ -7,6 +7,7 @@ that are slow to import are imported by the command that needs them.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import sys
@@ -187,7 +188,27 @@ def _pool_options(command: Command) -> Command:
     return command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands; those of `_LATE` are imported when somebody asks for them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted([*super().list_commands(ctx), *_LATE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, None where there is none of that name."""
+        if cmd_name not in _LATE:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(importlib.import_module(_LATE[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+_LATE: Final = {"lists": "relay.lists.commands"}
+"""Commands with a module of their own, which has the command under its name."""
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="relay", message="%(prog)s %(version)s")
 def cli() -> None:
     """A smart resolver pool for DNS tunnels."""
