@@ -28,7 +28,7 @@ class Fitness:
     keeps_case: bool | None = None
     """Whether the question of its answers is spelt as it was asked."""
     longest_name: int = 0
-    """Octets of the longest question name it answered, as written without the last dot: up to 253."""
+    """Octets of the longest question name it answered, without the last dot: up to 253."""
     largest_reply: int = 0
     """Octets of the largest size step (512, 1232, 4096) at which a whole reply came back."""
     txt: bool | None = None
