@@ -132,7 +132,7 @@ class Relay:
             self._roster = Roster(self._board, listens, self._discovery.sizes)
             for index, pool in enumerate(pools):
                 self._roster.set_resolvers(index, pool.resolvers, time.monotonic())
-                if not (self._roster.pools[index] or AUTO in pool.resolvers):
+                if not pool.resolvers:
                     log.error("pool %s has no resolver: it cannot answer", pool.name)
             return await self._run_workers()
 
@@ -342,7 +342,7 @@ class Relay:
 
     def _opening(self, index: int) -> list[Message]:
         """Return what a worker is told first: its settings and descriptors, then every roster."""
-        own = {"own_label": self._own.label.decode(), "own_proof": self._own.proof.decode()}
+        label, proof = self._own.label.decode(), self._own.proof.decode()
         pools = []
         for number, (pool, sockets) in enumerate(
             zip(self.config.pools, self._listeners.pools, strict=True)
@@ -350,7 +350,11 @@ class Relay:
             pools.append(
                 {
                     "index": number,
-                    "settings": replace(pool.settings, **own).to_json(),
+                    "settings": {
+                        **pool.settings.to_json(),
+                        "own_label": label,
+                        "own_proof": proof,
+                    },
                     "udp_fds": [sockets.udp[index].fileno()],
                     "tcp_fds": [sockets.tcp[index].fileno()],
                 }

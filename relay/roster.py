@@ -1,9 +1,10 @@
 """Which resolvers each pool asks, in which slot of the board, and which worker keeps each of them.
 
 Owner: the supervisor. A resolver that is configured by address is in the roster from the start; in
-the place of `auto` stand those that discovery has found so far. One that is given by name joins when the name is resolved, in the background. The name is looked up
-again now and then, and soon while the resolver cannot be reached; as long as the address in use is
-among the answers, nothing changes for the workers.
+the place of `auto` stand those that discovery has found so far. One that is given by name joins
+when the name is resolved, in the background. The name is looked up again now and then, and soon
+while the resolver cannot be reached; as long as the address in use is among the answers, nothing
+changes for the workers.
 
 Invariants: a slot belongs to one (pool, address) at a time. A slot that became free rests for
 QUIET_S and is cleared before its next tenant, so that no worker writes into it what it knew of the

@@ -158,7 +158,7 @@ def test_finder_asks_saved_good_ones_first_and_the_pool_has_them_again() -> None
         world = World(300)
         world.set((250, 260, 270), WORKING)
         for number in (250, 260, 270):
-            world.scores.checked((await world.check(at(number), 1)))
+            world.scores.checked(await world.check(at(number), 1))
         world.checks.clear()
         finder = world.finder(want=3)
         async with running(finder):

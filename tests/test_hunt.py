@@ -1,4 +1,4 @@
-"""The hunt over scripted candidates: how many at once, how far apart, and a network that is gone."""
+"""The hunt over scripted candidates: how many at once, how far apart, a network that is gone."""
 
 from __future__ import annotations
 

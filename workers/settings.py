@@ -6,7 +6,7 @@ Owner: the supervisor builds these, a worker only reads them. They travel as JSO
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -91,9 +91,17 @@ class ResolverEntry:
     bind: str = ""
     """Source address or interface name to send from; empty for the kernel's choice."""
     longest_name: int = 0
-    """Octets of the longest question name that it is known to answer; 0: not known."""
+    """Octets of the longest question name that it lets through, without the last dot; 0: not known.
+    253 is no limit."""
     largest_reply: int = 0
-    """Octets of the largest reply that is known to come through it whole; 0: not known."""
+    """Octets of the largest reply that came through it whole; 0: not known. From 4,096 on, the
+    largest that checks ask for, there is no limit."""
+
+    def is_same_server(self, other: ResolverEntry) -> bool:
+        """Tell whether both are reached alike; what is known of their limits may differ."""
+        return self == replace(
+            other, longest_name=self.longest_name, largest_reply=self.largest_reply
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON-ready mapping."""

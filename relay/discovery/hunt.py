@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -32,12 +31,6 @@ FIRST_TRIED: Final = 8
 MOST_TRIED: Final = 32
 """Candidates tried at a look while the network seems gone, at first and at most. Where really all
 known ones died at once, these find the next."""
-
-DESCRIPTORS_KEPT: Final = 200
-"""Left to the rest of the process when the limit of open files is low."""
-
-DESCRIPTORS_EACH: Final = 2
-"""That one check may hold."""
 
 Check = Callable[[ResolverAddress], Awaitable[Verdict]]
 OnVerdict = Callable[[Verdict], None]
@@ -62,11 +55,12 @@ class Hunt:
         self.is_out = False
         """Whether it waits because this machine's network seems gone."""
         self._check = check
-        self._concurrency = max(1, min(concurrency, _affordable()))
+        self._concurrency = concurrency
         self._pace_s = pace_s
         self._known_good = known_good
         self._doubt = Doubt()
         self._again: deque[ResolverAddress] = deque()
+        self._passed_last: deque[ResolverAddress] = deque(maxlen=KNOWN_ASKED // 2)
         self._open = asyncio.Event()
         self._open.set()
         self._stopped = False
@@ -163,7 +157,9 @@ class Hunt:
 
     def _report(self, verdict: Verdict) -> None:
         self.done += 1
-        self.passed += verdict.passed
+        if verdict.passed:
+            self.passed += 1
+            self._passed_last.append(verdict.address)
         self._on_verdict(verdict)
 
     async def _settle(self) -> None:
@@ -185,7 +181,7 @@ class Hunt:
 
     async def _is_there(self) -> bool:
         """Whether anybody who answered before does so now."""
-        known = self._known_good()[:KNOWN_ASKED]
+        known = self._known()
         if not known:
             # Nobody can vouch. Silence is believed, the errors of this machine are not.
             return not all(each.local_fault for each in self._doubt.held)
@@ -211,36 +207,38 @@ class Hunt:
         count = FIRST_TRIED
         self._put_back()
         while not self._stopped:
-            known = list(self._known_good()[:KNOWN_ASKED])
-            tried: list[ResolverAddress] = []
-            while len(tried) < min(count, self._concurrency):
-                address = self._next()
-                if address is None:
-                    break
-                tried.append(address)
+            tried = self._some(min(count, self._concurrency))
+            is_back = True
             try:
-                back = await self._any_answers([*known, *tried])
-            except BaseException:
-                self._again.extendleft(reversed(tried))
-                raise
-            if back:
-                self._again.extendleft(reversed(tried))
+                is_back = await self._any_answers([*self._known(), *tried])
+            finally:
+                self._put_back()  # what runners had open meanwhile
+                if is_back:  # one of them may be who answered
+                    self._again.extendleft(reversed(tried))
+                else:  # in turn: others come next
+                    self._again.extend(tried)
+            if is_back:
                 return
-            self._put_back()  # what runners had open meanwhile
-            self._again.extend(tried)
             count = min(MOST_TRIED, 2 * count)
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(OUT_LOOK_S):
                     await self._woken.wait()
 
+    def _some(self, count: int) -> list[ResolverAddress]:
+        """Return candidates to try, old ones and new ones in turn."""
+        found: list[ResolverAddress] = []
+        while len(found) < count:
+            old = [self._again.popleft()] if self._again else []
+            new = next(self._candidates, None)
+            found += old if new is None else [*old, new]
+            if not old and new is None:
+                break
+        return found
+
+    def _known(self) -> list[ResolverAddress]:
+        known = dict.fromkeys((*reversed(self._passed_last), *self._known_good()))
+        return list(known)[:KNOWN_ASKED]
+
     def _put_back(self) -> None:
         self._again.extendleft(each.address for each in reversed(self._doubt.vouched()))
-
-
-def _affordable() -> int:
-    """Return how many checks at once the limit of open files allows."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return 1 << 20
-    return max(DESCRIPTORS_EACH, (limit - DESCRIPTORS_KEPT) // DESCRIPTORS_EACH)

@@ -8,7 +8,6 @@ state file scores are kept in memory, without a network the finders wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -171,12 +170,13 @@ class Discovery:
         from relay.discovery.device import device_resolvers
         from relay.lists.store import ListStore
         from relay.lists.tables import domestic, well_known
+        from relay.state_path import lists_folder
 
         pool = self._config.pools[index]
         settings = pool.discovery
         return Candidates(
             Places(
-                device_resolvers, domestic, well_known, ListStore(self._config.state.parent / "lists")
+                device_resolvers, domestic, well_known, ListStore(lists_folder(self._config.state))
             ),
             self._scores.pool(_key(pool)),
             sources=settings.sources,

@@ -162,10 +162,10 @@ class Attempts:
             return 2 * now - attempt.sent_at
         if lost and query.doubted is None:
             query.doubted = attempt
-        resolver = self._selection.other(now, query.tried, equals_only=not lost)
+        resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
         if resolver is None and late.losing and attempt.kind != HEDGE and not down:
-            resolver = self._selection.choose(now)  # a lossy pool: better twice than never
+            resolver = self._selection.choose(now, query)  # a lossy pool: better twice than never
         if resolver is not None:
             self._counters.hedges += 1
             self._outbox.append(self.open(now, query, resolver, HEDGE))
@@ -227,9 +227,9 @@ class Attempts:
         if attempt.kind == COPY and query.open:
             return
         if now < query.deadline_at and len(query.tried) < MAX_ATTEMPTS:
-            resolver = self._selection.other(now, query.tried)
+            resolver = self._selection.other(now, query)
             if resolver is None and lost and query.open == 0:
-                resolver = self._selection.choose(now)
+                resolver = self._selection.choose(now, query)
             if resolver is not None:
                 self._counters.retries += 1
                 self._outbox.append(self.open(now, query, resolver, RETRY))

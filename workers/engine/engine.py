@@ -170,9 +170,11 @@ class Engine:
         joined: list[Resolver] = []
         for entry in entries:
             resolver = before.get(entry.slot)
-            if resolver is None or resolver.entry != entry:
+            if resolver is None or not resolver.entry.is_same_server(entry):
                 resolver = Resolver(entry, self._board, self._worker, self._per_attempt_s)
                 joined.append(resolver)
+            else:
+                resolver.set_entry(entry)
             after[entry.slot] = resolver
         left = [resolver for slot, resolver in before.items() if after.get(slot) is not resolver]
         self._resolvers = after
@@ -214,7 +216,7 @@ class Engine:
             counters.drop("client_overload")
             self._attempts.fail(query)
             return None
-        resolver = None if self._waiting else self._selection.choose(now)
+        resolver = None if self._waiting else self._selection.choose(now, query)
         if resolver is None:
             self._attempts.wait_or_fail(now, query)
             return None
@@ -402,7 +404,7 @@ class Engine:
             return
         if not self._held_sockets.held(now, query.address):
             return
-        target = self._selection.copy_target
+        target = self._selection.copy_target(query)
         if target is None:
             return
         for number in range(copies.wanted(now)):
@@ -410,7 +412,7 @@ class Engine:
 
     def _send_copy(self, now: float, query: Query) -> None:
         """Send a copy to the resolver without a ceiling that answers soonest and surest."""
-        target = self._selection.copy_target
+        target = self._selection.copy_target(query)
         if target is not None and not target.interval_ns and now < query.deadline_at:
             self.counters.copies += 1
             target.extra_at = now
@@ -442,7 +444,7 @@ class Engine:
 
     def _revive(self, now: float, query: Query, chosen: Resolver) -> None:
         """Send a copy of a live query to a resolver that is down."""
-        resolver = self._selection.take_trial(now, self._selection.revivals)
+        resolver = self._selection.take_trial(now, self._selection.revivals, query)
         if resolver is not None and resolver is not chosen:
             self.counters.copies += 1
             self.outbox.append(self._attempts.open(now, query, resolver, COPY))

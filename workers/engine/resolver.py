@@ -8,7 +8,7 @@ of this worker left on the board, so they never run backwards.
 from __future__ import annotations
 
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shared import layout
 from shared.board import Board
@@ -16,6 +16,9 @@ from workers.engine.ceiling import FIRST_ANSWERS
 from workers.engine.health import State
 from workers.engine.latency import INITIAL_RTO_S, WindowedMinimum, retransmission_s
 from workers.settings import ResolverEntry
+
+if TYPE_CHECKING:
+    from workers.engine.fitness import Group
 
 NS: Final = 1_000_000_000
 MICRO: Final = 1_000_000
@@ -25,6 +28,15 @@ LOSS_BURST: Final = 8
 
 EXPECT_S: Final = 0.06
 """By then the keeper, in whatever worker, has published a ceiling, if there is to be one."""
+
+NO_LIMIT: Final = 1 << 16
+"""Above every name and every reply."""
+
+ANY_NAME: Final = 253
+"""No name is longer (RFC 1035, 2.3.4, without the last dot): who lets this through has no limit."""
+
+ANY_REPLY: Final = 4_096
+"""The largest reply that is asked for in a check: who lets this through has no known limit."""
 
 
 class Resolver:
@@ -46,12 +58,15 @@ class Resolver:
         "errors",
         "explore_word",
         "extra_at",
+        "group",
         "held",
         "interval_ns",
         "is_stream",
+        "largest_reply",
         "late",
         "latency_s",
         "limited",
+        "longest_name",
         "losing",
         "lost",
         "name",
@@ -70,6 +85,7 @@ class Resolver:
         "state",
         "transport",
         "trial_word",
+        "turn",
         "usable",
         "watched",
         "window",
@@ -78,7 +94,7 @@ class Resolver:
     def __init__(
         self, entry: ResolverEntry, board: Board, worker: int, per_attempt_s: float
     ) -> None:
-        self.entry = entry
+        self.set_entry(entry)
         self.name = entry.name
         self.slot = entry.slot
         self.is_stream = entry.scheme != "udp"
@@ -106,6 +122,8 @@ class Resolver:
         self.explore_word = self._verdict + layout.RESOLVER_EXPLORE_AT
         self.refused_word = self._verdict + layout.RESOLVER_REFUSED_AT
         self.extra_at = 0.0
+        self.group: Group
+        self.turn = 0
         words = board.words
         left = self._counters
         self.sent = words[left + layout.COUNTER_SENT]
@@ -126,6 +144,14 @@ class Resolver:
 
     def __repr__(self) -> str:
         return f"<Resolver {self.name} {self.state.name} sent={self.sent} answered={self.answered}>"
+
+    def set_entry(self, entry: ResolverEntry) -> None:
+        """Take over the entry of the roster, and the limits that stand in it."""
+        self.entry = entry
+        self.longest_name = entry.longest_name if 0 < entry.longest_name < ANY_NAME else NO_LIMIT
+        self.largest_reply = (
+            entry.largest_reply if 0 < entry.largest_reply < ANY_REPLY else NO_LIMIT
+        )
 
     def _activity(self) -> int:
         return (

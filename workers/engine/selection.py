@@ -4,7 +4,8 @@ The equals stand in a queue, the least recently used first; choosing is taking t
 it at the end, however many there are. Those that are clearly worse stand in a second line, the
 cheapest first, for when every equal is at its ceiling: capacity adds up. A resolver whose ceiling
 has no token is out of both lines until its next token is due, so nothing is looked at twice. The
-lines are rebuilt on the tick when a verdict changed.
+lines are rebuilt on the tick when a verdict changed. Where resolvers differ in what they let
+through there is a pair of lines for each kind, see `workers.engine.fitness`.
 
 Resolvers that are fresh, aside or down also come up for trials, when their trial word on the board
 says so; the word is shared, so over all workers a trial happens once.
@@ -23,8 +24,10 @@ from typing import Final
 from shared import buckets
 from shared.board import Board
 from workers.engine.ceiling import LOSS_FACTOR, REFUSAL_FACTOR
+from workers.engine.fitness import Fitness
 from workers.engine.health import ASIDE_TRIAL_S, DOWN_TRIAL_S, State
 from workers.engine.latency import INITIAL_RTO_S
+from workers.engine.pending import Query
 from workers.engine.resolver import NS, Resolver
 
 AUTO: Final = "auto"
@@ -52,6 +55,9 @@ ROUNDING_NS: Final = 1_000
 """A time in ns that goes through seconds in floating point may come back a little earlier: whoever
 looked for a token at that very moment would find it not due yet, and look again and again."""
 
+DRAWS: Final = 8
+"""Draws by weight for a query that not all let through; then it goes to who waited longest."""
+
 EXPLORE_S: Final = 0.1
 """While queries wait, a resolver may get one above its ceiling this often."""
 
@@ -66,16 +72,18 @@ class Selection:
     """The resolvers of a pool in the order in which this worker uses them.
 
     `random` gives floats in [0, 1). `revivals` are resolvers that are down and due for a copy of
-    a live query. `copy_target` is the resolver without a ceiling that answers soonest and surest.
+    a live query.
     """
 
     __slots__ = (
         "_all",
         "_board",
         "_explore_at",
+        "_fitness",
         "_fresh",
         "_held_back",
         "_idle",
+        "_mixed",
         "_policy",
         "_random",
         "_ready",
@@ -85,7 +93,6 @@ class Selection:
         "_weighted",
         "_weights",
         "_worker",
-        "copy_target",
         "revivals",
         "soonest_rto_s",
     )
@@ -97,8 +104,10 @@ class Selection:
         self._random = random
         self._all: list[Resolver] = []
         self.soonest_rto_s = INITIAL_RTO_S
-        self._ready: deque[Resolver] = deque()
-        self._rest: list[Resolver] = []
+        self._fitness = Fitness()
+        self._mixed = False
+        self._ready = self._fitness.groups[0].ready
+        self._rest = self._fitness.groups[0].rest
         self._held_back: list[tuple[int, int, Resolver]] = []
         self._weighted: list[Resolver] = []
         self._weights: list[float] = []
@@ -108,11 +117,10 @@ class Selection:
         self._explore_at = 0.0
         self._since_trial = 0
         self.revivals: deque[Resolver] = deque()
-        self.copy_target: Resolver | None = None
 
     def __repr__(self) -> str:
-        ready = " ".join(resolver.name for resolver in self._ready)
-        rest = " ".join(resolver.name for resolver in self._rest)
+        ready = " ".join(resolver.name for resolver in self._fitness.order())
+        rest = " ".join(each.name for group in self._fitness.groups for each in group.rest)
         held_back = " ".join(entry[2].name for entry in self._held_back)
         return f"<Selection {self._policy} ready=[{ready}] rest=[{rest}] held back=[{held_back}]>"
 
@@ -150,10 +158,13 @@ class Selection:
             fresh = [resolver for resolver in self._all if resolver.state is State.FRESH]
             ready = ([resolver for resolver in fresh if resolver.answered] or fresh) + ready
         chosen = set(ready)
-        kept = [resolver for resolver in self._ready if resolver in chosen]
+        fitness = self._fitness
+        kept = [resolver for resolver in fitness.order() if resolver in chosen]
         old = set(kept)
-        self._ready = deque([resolver for resolver in ready if resolver not in old] + kept)
-        self._rest = rest
+        fitness.sort([resolver for resolver in ready if resolver not in old] + kept, rest)
+        self._mixed = fitness.mixed
+        self._ready = fitness.groups[0].ready
+        self._rest = fitness.groups[0].rest
         self._held_back = []
         self._weighted = ready
         self._weights = list(accumulate(float(resolver.entry.weight) for resolver in ready))
@@ -172,48 +183,50 @@ class Selection:
         self.soonest_rto_s = min(
             (resolver.rto_s for resolver in chosen if resolver.srtt_s), default=INITIAL_RTO_S
         )
-        self.copy_target = min(
-            (resolver for resolver in in_use if not resolver.interval_ns and resolver.cost_s),
-            key=lambda resolver: resolver.cost_s,
-            default=None,
+        fitness.set_copy_targets(
+            resolver for resolver in in_use if not resolver.interval_ns and resolver.cost_s
         )
 
-    def choose(self, now: float) -> Resolver | None:
+    def choose(self, now: float, query: Query) -> Resolver | None:
         """Return the resolver for the next sending of a query, or None when none has room."""
         self._since_trial += 1
         if self._trials and self._since_trial >= TRIAL_EVERY:
-            resolver = self.take_trial(now, self._trials)
+            resolver = self.take_trial(now, self._trials, query)
             if resolver is not None:
                 self._since_trial = 0
                 return resolver
         if self._held_back:
             self._let_back(now)
         if self._policy == WEIGHTED and self._weighted:
-            resolver = self._by_weight()
-            if not resolver.interval_ns or self._has_token(now, resolver):
-                return resolver
-        ready = self._ready
+            drawn = self._by_weight(query)
+            if drawn is not None and (not drawn.interval_ns or self._has_token(now, drawn)):
+                return drawn
+        ready = self._fitness.ready(query) if self._mixed else self._ready
         while ready:
             resolver = ready[0]
             if not resolver.interval_ns or self._has_token(now, resolver):
                 ready.rotate(-1)
+                if self._mixed:
+                    self._fitness.took(resolver)
                 return resolver
             ready.popleft()
             self._hold_back(resolver)
-        rest = self._rest
+            if self._mixed:
+                ready = self._fitness.ready(query)
+        rest = self._fitness.rest(query) if self._mixed else self._rest
         while rest:
             resolver = rest[0]
             if not resolver.interval_ns or self._has_token(now, resolver):
                 return resolver
             del rest[0]
             self._hold_back(resolver)
+            if self._mixed:
+                rest = self._fitness.rest(query)
         if not self._held_back:
-            return self.take_trial(now, self.revivals)
+            return self.take_trial(now, self.revivals, query)
         return None
 
-    def other(
-        self, now: float, tried: list[Resolver], *, equals_only: bool = False
-    ) -> Resolver | None:
+    def other(self, now: float, query: Query, *, equals_only: bool = False) -> Resolver | None:
         """Return a resolver with room that has not had the query yet, or None.
 
         The equals come first, in turn; then, unless `equals_only`, the others that answer, the
@@ -221,39 +234,45 @@ class Selection:
         """
         if self._held_back:
             self._let_back(now)
-        ready = self._ready
-        for _ in range(len(ready)):
-            resolver = ready[0]
-            if resolver in tried:
-                ready.rotate(-1)
-            elif not resolver.interval_ns or self._has_token(now, resolver):
-                ready.rotate(-1)
-                return resolver
-            else:
-                ready.popleft()
-                self._hold_back(resolver)
-        rest = self._rest
-        position = 0
-        while position < len(rest):
-            resolver = rest[position]
-            if equals_only and not resolver.equal:
-                return None
-            if resolver in tried:
-                position += 1
-            elif not resolver.interval_ns or self._has_token(now, resolver):
-                return resolver
-            else:
-                del rest[position]
-                self._hold_back(resolver)
+        tried = query.tried
+        for ready in self._fitness.lines(query) if self._mixed else (self._ready,):
+            for _ in range(len(ready)):
+                resolver = ready[0]
+                if resolver in tried:
+                    ready.rotate(-1)
+                elif not resolver.interval_ns or self._has_token(now, resolver):
+                    ready.rotate(-1)
+                    self._fitness.took(resolver)
+                    return resolver
+                else:
+                    ready.popleft()
+                    self._hold_back(resolver)
+        for rest in self._fitness.rests(query) if self._mixed else (self._rest,):
+            position = 0
+            while position < len(rest):
+                resolver = rest[position]
+                if equals_only and not resolver.equal:
+                    break
+                if resolver in tried:
+                    position += 1
+                elif not resolver.interval_ns or self._has_token(now, resolver):
+                    return resolver
+                else:
+                    del rest[position]
+                    self._hold_back(resolver)
         if equals_only:
             return None
         for resolver in self._fresh:
-            if resolver not in tried:
+            if resolver not in tried and self._fitness.passes(query, resolver):
                 return resolver
-        revived = self.take_trial(now, self.revivals)
+        revived = self.take_trial(now, self.revivals, query)
         return revived if revived not in tried else None
 
-    def explore(self, now: float) -> Resolver | None:
+    def copy_target(self, query: Query) -> Resolver | None:
+        """Return the resolver without a ceiling that answers soonest and surest, for a copy."""
+        return self._fitness.copy_target(query)
+
+    def explore(self, now: float, query: Query) -> Resolver | None:
         """Return a resolver that may get a waiting query above its ceiling, or None."""
         if now < self._explore_at:
             return None
@@ -261,6 +280,7 @@ class Selection:
         words = self._board.words
         for _, _, resolver in self._held_back:
             calm = now_ns - words[resolver.refused_word] >= int(TROUBLE_S * NS)
+            calm = calm and self._fitness.passes(query, resolver)
             if calm and buckets.take(words, resolver.explore_word, now_ns, int(EXPLORE_S * NS), 0):
                 resolver.extra_at = now
                 return resolver
@@ -311,13 +331,19 @@ class Selection:
         while held_back and held_back[0][0] <= now_ns:
             resolver = heappop(held_back)[2]
             if resolver.equal and self._policy != LOWEST_LATENCY:
-                self._ready.appendleft(resolver)  # it has waited longest
+                resolver.group.ready.appendleft(resolver)  # it has waited longest
             else:
-                insort(self._rest, resolver, key=_rank)
+                insort(resolver.group.rest, resolver, key=_rank)
 
-    def _by_weight(self) -> Resolver:
-        point = self._random() * self._weights[-1]
-        return self._weighted[min(bisect_right(self._weights, point), len(self._weighted) - 1)]
+    def _by_weight(self, query: Query) -> Resolver | None:
+        """Draw a resolver; None if by chance none was drawn that lets the query through."""
+        for _ in range(DRAWS if self._mixed else 1):
+            point = self._random() * self._weights[-1]
+            last = len(self._weighted) - 1
+            resolver = self._weighted[min(bisect_right(self._weights, point), last)]
+            if not self._mixed or self._fitness.passes_whole(query, resolver):
+                return resolver
+        return None
 
     # -- trials -----------------------------------------------------------------------------
 
@@ -334,13 +360,18 @@ class Selection:
                 line = self.revivals if resolver.state is State.DOWN else self._trials
                 line.append(resolver)
 
-    def take_trial(self, now: float, line: deque[Resolver]) -> Resolver | None:
-        """Return the next resolver of a line of trials whose turn no other worker took."""
+    def take_trial(self, now: float, line: deque[Resolver], query: Query) -> Resolver | None:
+        """Return the next resolver of a line of trials whose turn no other worker took.
+
+        One that the query cannot pass stays due, for the next tick to line it up again.
+        """
         now_ns = int(now * NS)
         words = self._board.words
         while line:
             resolver = line.popleft()
             resolver.on_trial = False
+            if not self._fitness.passes(query, resolver):
+                continue
             if resolver.state is State.FRESH:
                 wait_s = resolver.per_attempt_s  # given back by its reply, see `trial_over`
             else:

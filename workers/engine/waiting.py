@@ -79,7 +79,7 @@ class WaitingRoom:
                 if query.open == 0:
                     self._fail(query)
                 continue
-            resolver = self._selection.choose(now) or self._selection.explore(now)
+            resolver = self._selection.choose(now, query) or self._selection.explore(now, query)
             if resolver is None:
                 return
             queue.popleft()
