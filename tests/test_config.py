@@ -410,7 +410,7 @@ def test_load_all_mistakes_are_told_in_the_order_of_the_file(tmp_path: Path) -> 
         'port "99999" is not a number from 1 to 65535',
         "5:73: pools[1].resolvers[2]: expected an address, not 5",
         "7:3: colour: unknown field; known here are workers, control, state, log_level, "
-        "log_format, steering, pools, outbounds",
+        "log_format, steering, lists, pools, outbounds",
     ]
 
 
