@@ -44,17 +44,16 @@ def test_question_in_every_form_is_what_a_parser_makes_of_it() -> None:
 @pytest.mark.parametrize("length", [253, 252, 189, 130, 64, 40])
 def test_filled_name_has_exactly_the_length_asked_for(length: int) -> None:
     suffix = name_wire("t.example.com")
-    name = filled(b"z", suffix, length)
+    name = filled(suffix, length)
     written = dns.message.from_wire(question(name, TYPE_TXT)).question[0].name
     assert len(written.to_text(omit_final_dot=True)) == length
     assert len(name) == length + 2
-    assert name[1:2] == b"z"
     assert name.endswith(suffix)
 
 
 def test_name_that_cannot_be_one_is_an_error() -> None:
     for name in ("a..b", "a" * 64 + ".com", ".".join(["a" * 63] * 4), "ä.example"):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"label|octets|ordinal"):
             name_wire(name)
     assert len(name_wire(".".join(["a" * 63] * 3 + ["a" * 61]))) == MAX_NAME_LENGTH + 2
 

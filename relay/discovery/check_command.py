@@ -33,8 +33,10 @@ class CannotRun(RelayError):
 def words_of(command: str) -> list[str]:
     """Return a command cut into words. Raises ValueError where it cannot be, or holds none."""
     words = shlex.split(command)
-    if not words:
+    if not words or not words[0]:
         raise ValueError("the command is empty")
+    if "\0" in command:
+        raise ValueError("the command holds a zero byte")
     return words
 
 
@@ -68,9 +70,8 @@ class CheckCommand:
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "its words cannot be passed on"
-            raise CannotRun(f"the check command cannot be run: {why}") from error
+        except OSError as error:
+            raise CannotRun(f"the check command cannot be run: {error.strerror}") from error
         try:
             async with asyncio.timeout(self._timeout_s):
                 status = await process.wait()

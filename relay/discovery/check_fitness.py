@@ -26,7 +26,7 @@ from relay.discovery.check_messages import (
     question,
     read,
 )
-from relay.discovery.check_tunnels import RECORD_TYPES, TunnelCheck
+from relay.discovery.check_tunnels import RECORD_TYPES
 from relay.discovery.check_udp import Outcome
 from relay.discovery.verdict import Fitness
 
@@ -47,8 +47,8 @@ DEFAULT_SIZES: Final[tuple[SizeQuestion, ...]] = ((".", "DNSKEY"),)
 class Ask(Protocol):
     """Asks one candidate a question, sent again as given where there is no answer."""
 
-    async def __call__(self, *questions: bytes, more_s: float = 0.0) -> Outcome:
-        """Return what came of it; `more_s` is added to its time. Never raises."""
+    async def __call__(self, *questions: bytes) -> Outcome:
+        """Return what came of it. Never raises."""
 
 
 def size_questions(sizes: Sequence[SizeQuestion]) -> tuple[bytes, ...]:
@@ -62,15 +62,13 @@ def size_questions(sizes: Sequence[SizeQuestion]) -> tuple[bytes, ...]:
     return tuple(made)
 
 
-async def measure(
-    ask: Ask, name: bytes, sizes: Sequence[bytes], tunnel: TunnelCheck | None
-) -> Fitness:
+async def measure(ask: Ask, name: bytes, sizes: Sequence[bytes]) -> Fitness:
     """Measure a candidate that passed. `name` is a well-known one in wire form."""
     asked = mixed_case(name)
     plain, text, longest, largest = await asyncio.gather(
         _said(ask, question(asked, TYPE_A, EDNS_BYTES)),
         _said(ask, question(asked, TYPE_TXT, EDNS_BYTES)),
-        _longest_name(ask, name, tunnel),
+        _longest_name(ask, name),
         _largest_reply(ask, sizes),
     )
     spellings = [plain[1], text[1]]
@@ -96,22 +94,17 @@ async def _said(ask: Ask, wire: bytes) -> tuple[Reply | None, bool | None, int]:
     return reply, keeps_case(wire, outcome.reply), size
 
 
-async def _longest_name(ask: Ask, name: bytes, tunnel: TunnelCheck | None) -> int:
+async def _longest_name(ask: Ask, name: bytes) -> int:
     first, *others = NAME_LENGTHS
-    if await _passes_name(ask, name, tunnel, first):
+    if await _passes_name(ask, name, first):
         return first
-    passed = await asyncio.gather(*(_passes_name(ask, name, tunnel, each) for each in others))
+    passed = await asyncio.gather(*(_passes_name(ask, name, each) for each in others))
     return max(itertools.compress(others, passed), default=0)
 
 
-async def _passes_name(ask: Ask, name: bytes, tunnel: TunnelCheck | None, length: int) -> bool:
-    def made() -> bytes:
-        if tunnel is not None:
-            return tunnel.long_question(length)
-        return question(filled(b"", name, length), TYPE_A, EDNS_BYTES)
-
-    hold_s = 0.0 if tunnel is None else tunnel.hold_s
-    outcome = await ask(made(), made(), more_s=hold_s)
+async def _passes_name(ask: Ask, name: bytes, length: int) -> bool:
+    """Whether a name below a well-known one comes through. A tunnel's server has limits itself."""
+    outcome = await ask(*(question(filled(name, length), TYPE_A, EDNS_BYTES) for _ in range(2)))
     return bool(outcome.reply) and read(outcome.reply).rcode in (NOERROR, NXDOMAIN)
 
 

@@ -107,11 +107,9 @@ def keeps_case(asked: bytes, reply: bytes) -> bool | None:
     return reply.startswith(asked[HEADER_BYTES : _after_name(asked, HEADER_BYTES)], HEADER_BYTES)
 
 
-def filled(front: bytes, suffix: bytes, length: int) -> bytes:
-    """Return the name of `length` octets (as written) with the bytes `front` and `suffix` at its
-    ends and letters between. `suffix` is in wire form; `front` has room for it.
-    """
-    text = front + bytes(0x61 + byte % 8 for byte in os.urandom(MAX_NAME_LENGTH))
+def filled(suffix: bytes, length: int) -> bytes:
+    """Return a random name of `length` octets (as written) below `suffix`, both in wire form."""
+    text = bytes(0x61 + byte % 26 for byte in os.urandom(MAX_NAME_LENGTH))
     return labels(text, length + 2 - len(suffix)) + suffix
 
 

@@ -3,7 +3,7 @@
 | tunnel | question | what passes |
 |---|---|---|
 | dnstt | a poll of a client that nobody knows: TXT, EDNS 4096; the name is base32 of a client ID of 8 bytes and padding | NOERROR with one TXT of packets, each after its length in 2 bytes; an idle server sends none |
-| dns2tcp | TXT or KEY, the request for a session (`=auth`), in base64 | NOERROR with text that begins with a session's header in base64; the server forgets the session after some seconds |
+| dns2tcp | TXT or KEY, the request for a session (`=auth`), in base64 | NOERROR with the header of a session in base64, which repeats two numbers; the server forgets the session after some seconds |
 | iodine | TXT, NULL or PRIVATE, the test of the way up (`z...`) | the name comes back in the data |
 | others | a random name under the domain, TXT or the pool's record type, EDNS 1232 | NOERROR or NXDOMAIN, unless a zone above the domain says so |
 
@@ -28,7 +28,6 @@ from relay.discovery.check_messages import (
     TYPE_PRIVATE,
     TYPE_TXT,
     Reply,
-    filled,
     labels,
     name_wire,
     question,
@@ -79,9 +78,6 @@ class TunnelCheck(Protocol):
     def question(self) -> bytes:
         """Return a new question."""
 
-    def long_question(self, length: int) -> bytes:
-        """Return one with a name of `length` octets that the server says anything to."""
-
     def flaw(self, asked: bytes, reply: Reply) -> str:
         """Say in words for people why a reply is not the server's; "" where it is."""
 
@@ -104,7 +100,6 @@ class _Authority:
     """Any server that is the authority for the domain."""
 
     hold_s = 0.0
-    front = b""
     edns_bytes = EDNS_BYTES
 
     def __init__(self, suffix: bytes, kind: int) -> None:
@@ -113,10 +108,6 @@ class _Authority:
 
     def question(self) -> bytes:
         return self.ask(os.urandom(8).hex().encode())
-
-    def long_question(self, length: int) -> bytes:
-        name = filled(self.front, self.suffix, length)
-        return question(name, self.kind, self.edns_bytes)
 
     def ask(self, text: bytes) -> bytes:
         return question(labels(text) + self.suffix, self.kind, self.edns_bytes)
@@ -158,24 +149,27 @@ class _Dns2tcp(_Authority):
     edns_bytes = 0  # its client asks without
 
     def question(self) -> bytes:
-        # Session 0, nothing acknowledged, a number of its own, and the wish for a session.
-        header = bytes(4) + os.urandom(2) + b"\x08"
+        # Session 0, two numbers that the server repeats, and the wish for a session.
+        header = bytes(2) + os.urandom(4) + b"\x08"
         text = base64.b64encode(header).rstrip(b"=")
         return question(labels(text) + b"\x05=auth" + self.suffix, self.kind)
 
     def flaw(self, asked: bytes, reply: Reply) -> str:
         if found := _error(reply):
             return found
+        numbers = _of_base64(asked[13 : 13 + asked[12]])[2:6]
+        found = _NOT_ITS_ANSWER
         for data in reply.data(self.kind):
-            text = texts(data)
-            # One character tells the order of the records.
-            if text and _is_base64(text[1:]):
-                return ""
-        return _NOT_ITS_ANSWER
+            text = data if self.kind == TYPE_KEY else texts(data) or b""
+            answer = _of_base64(text[1:])  # one character tells the order of the records
+            if len(answer) > DNS2TCP_HEADER_BYTES:
+                if answer[2:6] == numbers:
+                    return ""
+                found = "it changes the case of letters, which dns2tcp cannot bear"
+        return found
 
 
 class _Iodine(_Authority):
-    front = b"z"
     edns_bytes = DNSTT_EDNS_BYTES
 
     def question(self) -> bytes:
@@ -214,13 +208,12 @@ def _are_packets(data: bytes) -> bool:
     return True
 
 
-def _is_base64(text: bytes) -> bool:
-    """Whether text is base64, without its padding, of more than a header of dns2tcp."""
-    with_padding = text + b"=" * (-len(text) % 4)
+def _of_base64(text: bytes) -> bytes:
+    """Return what is written in base64 without padding; nothing where it is none."""
     try:
-        return len(base64.b64decode(with_padding, validate=True)) > DNS2TCP_HEADER_BYTES
+        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
     except binascii.Error:
-        return False
+        return b""
 
 
 _IODINE_TO_BASE32: Final = bytes.maketrans(

@@ -213,10 +213,10 @@ class _Check:
             self._latency_s = outcome.latency_s
         return outcome
 
-    async def _ask_quietly(self, *questions: bytes, more_s: float = 0.0) -> Outcome:
+    async def _ask_quietly(self, *questions: bytes) -> Outcome:
         """Ask it; that it could not be asked is no answer."""
         try:
-            return await self.ask(*questions, more_s=more_s)
+            return await self.ask(*questions)
         except (LocalFault, NoHost, Broken):
             return Outcome()
 
@@ -236,9 +236,7 @@ class _Check:
             await self._check_command(checker.command)
         if self._thorough:
             self._stage = Stage.FITNESS
-            self._fitness = await measure(
-                self._ask_quietly, checker.name, checker.sizes, checker.tunnel
-            )
+            self._fitness = await measure(self._ask_quietly, checker.name, checker.sizes)
         self._passed = True
 
     async def _check_plain(self) -> None:

@@ -63,6 +63,8 @@ LIE: Final = record_wire(TYPE_A, bytes((93, 184, 215, 99)), ttl_s=60)
 PORTAL: Final = record_wire(TYPE_A, bytes((192, 168, 1, 1)), ttl_s=60)
 TEXT: Final = record_wire(TYPE_TXT, txt_data(20))
 KEYS: Final = record_wire(TYPE_DNSKEY, bytes(range(256)) * 4 + bytes(76))
+SOA: Final = b"\0" + struct.pack("!HHIH", 6, 1, 60, 22) + bytes(22)
+"""Of the root: it is the root that says no."""
 OPT: Final = b"\x00\x00\x29\x10\x00\x00\x00\x00\x00\x00\x00"
 
 
@@ -74,6 +76,7 @@ class Traits:
     """well, never, refused, servfail, lie (an address for every name), portal (one private address
     for every question) or empty (NOERROR without a record)."""
     keeps_case: bool = True
+    """Without it names are in lower case in its answers and in what it hands on."""
     edns: bool = True
     """Whether OPT passes; without it no reply is larger than 512."""
     longest_name: int = 0
@@ -292,10 +295,11 @@ class _Server:
         self, resolver: _Resolver, wire: bytes, end: int, rcode: int, record: bytes, to: Any
     ) -> None:
         """Send an answer of the resolver's own."""
-        has_opt = wire[11] and resolver.traits.edns
-        counts = (
-            b"\0\1" + (b"\0\1" if record else b"\0\0") + (b"\0\0\0\1" if has_opt else b"\0\0\0\0")
-        )
+        has_opt = bool(wire[11] and resolver.traits.edns)
+        denies = rcode == NXDOMAIN
+        counts = bytes((0, 1, 0, bool(record), 0, denies, 0, has_opt))
+        if denies:
+            record = SOA
         question = wire[HEADER_BYTES:end]
         reply = wire[:2] + bytes((0x80 | wire[2] & 1, 0x80 | rcode)) + counts + question + record
         self._reply(resolver, reply + OPT if has_opt else reply, _advertised(wire, end), to)
@@ -339,7 +343,9 @@ class _Server:
         drawn = self.next_id.to_bytes(2, "big")
         self.forwarded[drawn] = (to, wire[:2], wire, resolver)
         try:
-            self.onward.sendto(drawn + wire[2:], server)
+            end = HEADER_BYTES if resolver.traits.keeps_case else _question_end(wire)
+            asked = wire[2:HEADER_BYTES] + wire[HEADER_BYTES:end].lower() + wire[end:]
+            self.onward.sendto(drawn + asked, server)
         except OSError:
             return
 
