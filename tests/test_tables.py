@@ -36,7 +36,7 @@ def test_well_known_large_unfiltered_services_come_first() -> None:
         "udp://8.8.8.8:53",
         "udp://8.8.4.4:53",
     ]
-    text = resources.files("relay.lists").joinpath("data", "public.csv").read_text("utf-8")
+    text = resources.files("relay.lists").joinpath("public.csv").read_text("utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     unfiltered, filtering = (
         {host for row in rows if (row["filtering"] in ("none", "unknown")) is kind
@@ -78,7 +78,7 @@ def test_domestic_every_country_of_the_list_has_resolvers_with_a_source() -> Non
         assert all(a.scheme == "udp" and a.port == 53 and is_public(a.host) for a in found)
     assert domestic("") == domestic("XX") == domestic("Iran") == ()
 
-    text = resources.files("relay.lists").joinpath("data", "domestic.txt").read_text("utf-8")
+    text = resources.files("relay.lists").joinpath("domestic.txt").read_text("utf-8")
     for line in text.splitlines():
         facts, _, source = line.partition("#")
         assert not facts.strip() or "; " in source, line

@@ -65,7 +65,7 @@ def import_file(file: Path, name: str | None, country: str | None, state: Path |
         if name is not None or not error.suggestion:
             raise UsageFailure(f"--name: {error}") from None
         kept_as = error.suggestion
-    origin = Origin(str(file) if str(file) == "-" else str(file.absolute()))
+    origin = Origin("standard input" if str(file) == "-" else str(file.absolute()))
     try:
         report = _store(state).take(kept_as, data, own=True, country=country or "", origin=origin)
     except ListError as error:

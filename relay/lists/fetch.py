@@ -149,12 +149,8 @@ async def _fetch(
                 if answer.status != 200:
                     raise ListError(f"the server answered HTTP {answer.status}")
                 data = await _body(answer, largest)
-                # Of the tags only those that can be sent back as they are.
-                tags = [
-                    tag if len(tag) <= _LONGEST_TAG and tag.isprintable() and tag.isascii() else ""
-                    for tag in (answer.headers.get(name, "") for name in ("ETag", "Last-Modified"))
-                ]
-                return Fetched(source, data, Origin(source.url, *tags, source.country))
+                etag, modified = _tag(answer, "ETag"), _tag(answer, "Last-Modified")
+                return Fetched(source, data, Origin(source.url, etag, modified, source.country))
         raise ListError(f"more than {MOST_REDIRECTS} redirects")
     except aiohttp.ClientConnectorCertificateError as error:
         raise ListError(f"its certificate: {_reason(error.certificate_error)}") from None
@@ -170,6 +166,12 @@ async def _fetch(
         raise ListError(f"the proxy: {_reason(error)}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ListError(_reason(error) or type(error).__name__) from None
+
+
+def _tag(answer: aiohttp.ClientResponse, name: str) -> str:
+    """Return a tag of a list where it can be sent back as it is, else nothing."""
+    tag = answer.headers.get(name, "")
+    return tag if len(tag) <= _LONGEST_TAG and tag.isprintable() and tag.isascii() else ""
 
 
 async def _body(answer: aiohttp.ClientResponse, largest: int) -> bytes:
