@@ -44,11 +44,10 @@ def lists() -> None:
 @click.option(
     "--country",
     type=_COUNTRY,
-    default="",
     help="Code of the country whose ranges the file has; of other files, whose lines are taken.",
 )
 @_STATE
-def import_file(file: Path, name: str | None, country: str, state: Path | None) -> None:
+def import_file(file: Path, name: str | None, country: str | None, state: Path | None) -> None:
     """Keep the list in FILE ("-" is standard input), instead of an earlier one of its name.
 
     Takes one resolver a line, ip:port, blocks, public-dns.info CSV, lists with more columns,
@@ -66,9 +65,9 @@ def import_file(file: Path, name: str | None, country: str, state: Path | None) 
         if name is not None or not error.suggestion:
             raise UsageFailure(f"--name: {error}") from None
         kept_as = error.suggestion
-    origin = Origin(str(file) if str(file) == "-" else str(file.absolute()))
+    origin = Origin("standard input" if str(file) == "-" else str(file.absolute()))
     try:
-        report = _store(state).take(kept_as, data, own=True, country=country, origin=origin)
+        report = _store(state).take(kept_as, data, own=True, country=country or "", origin=origin)
     except ListError as error:
         raise Failure(f"{file}: {error}") from None
     _tell(report)
@@ -85,7 +84,6 @@ def import_file(file: Path, name: str | None, country: str, state: Path | None) 
 @click.option(
     "--country",
     type=_COUNTRY,
-    default="",
     help="Fetch the ranges of a country as well; with --source, whose ranges or lines those have.",
 )
 @click.option(
@@ -100,7 +98,7 @@ def import_file(file: Path, name: str | None, country: str, state: Path | None) 
 @_STATE
 def update(
     given: tuple[str, ...],
-    country: str,
+    country: str | None,
     geo: bool,
     via: Proxy | None,
     ca_file: Path | None,
@@ -110,7 +108,7 @@ def update(
     if geo and not country:
         raise UsageFailure("--geo: name the country with --country")
     try:
-        wanted = [sources.parse_source(text, country) for text in given]
+        wanted = [sources.parse_source(text, country or "") for text in given]
     except BadValue as error:
         raise UsageFailure(f"--source: {error}") from None
     if not given and not geo:
@@ -119,7 +117,7 @@ def update(
     if len(set(names)) < len(names):
         raise UsageFailure("--source: two have the same name")
     store = _store(state)
-    failed = geo and not _take_geo(store, country)
+    failed = bool(geo and country) and not _take_geo(store, country or "")
     if not wanted:
         raise click.exceptions.Exit(int(failed))
     from relay.lists.fetch import Way

@@ -9,6 +9,7 @@ resolver, which may lie; through a proxy they are left to it.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -19,7 +20,12 @@ from urllib.parse import urljoin
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp_socks import ProxyConnector, ProxyError
+from aiohttp_socks import (
+    ProxyConnectionError,
+    ProxyConnector,
+    ProxyError,
+    ProxyTimeoutError,
+)
 
 from relay import __version__
 from relay.bootstrap import Bootstrap, BootstrapError
@@ -90,7 +96,8 @@ async def update(store: ListStore, sources: Sequence[Source], way: Way) -> list[
         async def fetched(source: Source) -> Fetched | Outcome:
             known = tags.get(source.name)
             conditions = {}
-            if known and known.origin == source.url and not known.fault:
+            same = known and (known.origin, known.country) == (source.url, source.country)
+            if known and same and not known.fault:
                 if known.etag:
                     conditions["If-None-Match"] = known.etag
                 if known.last_modified:
@@ -142,12 +149,8 @@ async def _fetch(
                 if answer.status != 200:
                     raise ListError(f"the server answered HTTP {answer.status}")
                 data = await _body(answer, largest)
-                # Of the tags only those that can be sent back as they are.
-                tags = [
-                    tag if len(tag) <= _LONGEST_TAG and tag.isprintable() and tag.isascii() else ""
-                    for tag in (answer.headers.get(name, "") for name in ("ETag", "Last-Modified"))
-                ]
-                return Fetched(source, data, Origin(source.url, *tags))
+                etag, modified = _tag(answer, "ETag"), _tag(answer, "Last-Modified")
+                return Fetched(source, data, Origin(source.url, etag, modified, source.country))
         raise ListError(f"more than {MOST_REDIRECTS} redirects")
     except aiohttp.ClientConnectorCertificateError as error:
         raise ListError(f"its certificate: {_reason(error.certificate_error)}") from None
@@ -155,10 +158,20 @@ async def _fetch(
         raise ListError(_reason(error.os_error)) from None
     except TimeoutError:
         raise ListError("took too long to answer") from None
+    except ProxyConnectionError:
+        raise ListError("the proxy cannot be reached") from None
+    except ProxyTimeoutError:
+        raise ListError("the proxy took too long to answer") from None
     except ProxyError as error:
         raise ListError(f"the proxy: {_reason(error)}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ListError(_reason(error) or type(error).__name__) from None
+
+
+def _tag(answer: aiohttp.ClientResponse, name: str) -> str:
+    """Return a tag of a list where it can be sent back as it is, else nothing."""
+    tag = answer.headers.get(name, "")
+    return tag if len(tag) <= _LONGEST_TAG and tag.isprintable() and tag.isascii() else ""
 
 
 async def _body(answer: aiohttp.ClientResponse, largest: int) -> bytes:
@@ -186,8 +199,8 @@ def _redirected(url: str, location: str) -> str:
 def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message)
-    if isinstance(error, OSError) and error.strerror:
-        return printable(error.strerror)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)  # event loops write texts of their own into some
     return printable(str(error))
 
 

@@ -50,7 +50,8 @@ class Columns:
         for delimiter in (",", ";", "\t"):
             names = [name.strip().lower() for name in cells_of(header, delimiter)]
             at = _index(names, _ADDRESS_COLUMNS)
-            if at >= 0 and len(names) > 1:
+            # A row of addresses behind such a word is no header.
+            if at >= 0 and len(names) > 1 and not any(ipv4_number(name) for name in names):
                 ports, countries = _PORT_COLUMNS, _COUNTRY_COLUMNS
                 return cls(delimiter, at, _index(names, ports), _index(names, countries))
         return None

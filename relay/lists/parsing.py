@@ -42,7 +42,7 @@ from relay.lists.forms import (
     lines_of,
 )
 from relay.lists.ranges import Block, Ranges
-from relay.printable import quoted
+from relay.printable import printable, quoted
 from relay.resolver_address import LONGEST_ADDRESS, ResolverAddress, parse
 from relay.stamps import PREFIX, UnspokenStamp
 
@@ -53,6 +53,7 @@ MOST_EXPANDED: Final = 65_536
 """Addresses that the blocks of one list stand for, in all."""
 
 WARNINGS_SHOWN: Final = 20
+_LONGEST_WARNING: Final = 400
 
 _DNS_PORT: Final = 53
 _SNIFFED_LINES: Final = 200
@@ -247,15 +248,16 @@ class _Reader:
                 return self._ipv4(number, host, int(port))
         if "/" in word and (matched := _BLOCK.fullmatch(word)):
             return self._block(word, matched)
+        glued = unglue(word)
+        for each, each_port in glued:
+            self._ipv4(ipv4_number(each) or 0, each, each_port)
+        if glued:
+            return True
         if word.startswith("[") or (word.count(":") > 1 and len(word) <= 64):
             return self._ipv6(word)
         if word.count(".") < 3 or not _LIKE_IPV4.fullmatch(word):
             return False
-        glued = unglue(word)
-        for host, each in glued:
-            self._ipv4(ipv4_number(host) or 0, host, each)
-        if not glued:
-            self._warn(f"{quoted(word)} is no address")
+        self._warn(f"{quoted(word)} is no address")
         return True
 
     def _ipv4(self, number: int, host: str, port: int) -> bool:
@@ -271,8 +273,8 @@ class _Reader:
         try:
             host, _ = split_host_port(word, _DNS_PORT)
         except AddressError as error:
-            if not word.startswith("["):
-                return False  # a time of day, a MAC address
+            if not (word.startswith("[") and ":" in word):
+                return False  # a time of day, a MAC address, a heading
             self._warn(str(error.about(word)))
             return True
         if ip_of(host) is not None:
@@ -375,7 +377,7 @@ class _Reader:
     def _warn(self, text: str) -> None:
         self.found.bad += 1
         if self.found.bad <= WARNINGS_SHOWN:
-            self.found.warnings.append(f"line {self._line}: {text}")
+            self.found.warnings.append(f"line {self._line}: {printable(text, _LONGEST_WARNING)}")
 
     def sum_up(self) -> None:
         """Put the ranges in order and add what was not told one by one."""

@@ -62,6 +62,8 @@ class Origin:
     etag: str = ""
     last_modified: str = ""
     """Both as the server gave them; empty: not given."""
+    country: str = ""
+    """Whose lines or ranges were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Summary:
     """Of the list as it came; empty: not known."""
     etag: str
     last_modified: str
+    country: str
+    """Whose lines or ranges were taken; empty: all."""
     fault: str
     """What is wrong with the file; empty where nothing is."""
 
@@ -204,6 +208,7 @@ class ListStore:
             "origin": came.text,
             "etag": came.etag,
             "last_modified": came.last_modified,
+            "country": came.country,
             "own": own,
             "entries": report.entries,
             "ranges": counts,
@@ -322,6 +327,7 @@ def _summary(name: str, header: dict[str, Any], fault: str) -> Summary:
         sha256=_text(header.get("sha256")),
         etag=_text(header.get("etag")),
         last_modified=_text(header.get("last_modified")),
+        country=_text(header.get("country")),
         fault=fault,
     )
 
@@ -341,13 +347,13 @@ def _range_lines(found: Parsed) -> Iterator[str]:
                 yield f"={country} {version} {first} {last}"
 
 
-def _block(line: str, country: str = "") -> tuple[int, Block]:
+def _block(line: str, country: str | None = None) -> tuple[int, Block]:
     """Return the IP version and the block of a line; version 0 where it is no block of `country`.
 
-    Without a `country` that of any.
+    None: of any country.
     """
     words = line[1:].split(" ")
-    if len(words) == 4 and words[1] in ("4", "6") and (words[0] == country or not country):
+    if len(words) == 4 and words[1] in ("4", "6") and country in (None, words[0]):
         version, bits = (4, 32) if words[1] == "4" else (6, 128)
         numbers = [int(word) for word in words[2:] if word.isascii() and word.isdecimal()]
         if len(numbers) == 2 and numbers[0] <= numbers[1] < 1 << bits:

@@ -80,4 +80,4 @@ def _pinned(url: str, hosts: list[str]) -> str:
 
 
 def _text(name: str) -> str:
-    return resources.files(__package__).joinpath("data", name).read_text("utf-8")
+    return resources.files(__package__).joinpath(name).read_text("utf-8")

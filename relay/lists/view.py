@@ -33,7 +33,7 @@ def as_json(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
             **{
                 name: value
                 for name, value in asdict(summary).items()
-                if name not in ("fetched_at", "etag", "last_modified")
+                if name not in ("fetched_at", "etag", "last_modified", "country")
             },
             "fetched": _when(summary, "seconds"),
         }
