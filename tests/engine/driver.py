@@ -18,8 +18,8 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shared import layout
@@ -170,7 +170,8 @@ class Driver:
 
     Resolvers start in `state`, known to be `latency_s` away, as if another keeper had left them.
     Names that start with `tcp:` are stream resolvers. Resolver k is kept by worker k modulo
-    `workers`, as the supervisor deals them out.
+    `workers`, as the supervisor deals them out. `limits` are the longest name and the largest
+    reply of resolvers that have such; 0 for none.
     """
 
     def __init__(
@@ -183,12 +184,14 @@ class Driver:
         spare_slots: int = 4,
         phase_s: float = 0.005,
         start: float = START,
+        limits: Mapping[str, tuple[int, int]] | None = None,
         **settings: Any,
     ) -> None:
         self.now = start
         self.workers = workers
         self.settings = PoolSettings(**{"name": "pool", "token_wait_s": 0.0, **settings})
         self.board = Board.create(workers, 1, len(names) + spare_slots)
+        self.limits = dict(limits or {})
         self._free_slots = iter(range(self.board.at.slots))
         self.entries = [self._new_entry(name) for name in names]
         for each in self.entries:
@@ -284,7 +287,12 @@ class Driver:
         return self.engines[worker].set_roster(self.now, self.entries)
 
     def _new_entry(self, name: str) -> ResolverEntry:
-        new = entry(next(self._free_slots), name)
+        longest_name, largest_reply = self.limits.get(name, (0, 0))
+        new = replace(
+            entry(next(self._free_slots), name),
+            longest_name=longest_name,
+            largest_reply=largest_reply,
+        )
         self.keep(new.slot, new.slot % self.workers)
         return new
 

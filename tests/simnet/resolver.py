@@ -20,6 +20,7 @@ from tests.simnet.wire import (
     TRUNCATED_HEAD,
     recased,
 )
+from workers.engine.fitness import NAME_OVERHEAD
 from workers.engine.health import State
 from workers.settings import ResolverEntry
 
@@ -63,6 +64,8 @@ class SimResolver:
     servfail_for   SERVFAIL for questions with these bytes in the client's label
     recase         changes the case of the question in its replies
     truncate       answers over UDP have TC set and no data
+    longest_name   drops questions with names of more octets; 0 for none. It stands in the roster
+    largest_reply  drops answers over UDP of more octets; 0 for none. It stands in the roster
     dead, icmp     does not answer; with `icmp` a closed port says so
     """
 
@@ -84,6 +87,8 @@ class SimResolver:
         servfail_for: bytes = b"",
         recase: bool = False,
         truncate: bool = False,
+        longest_name: int = 0,
+        largest_reply: int = 0,
         dead: bool = False,
         icmp: bool = False,
         scheme: str = "udp",
@@ -105,6 +110,8 @@ class SimResolver:
         self.servfail_for = servfail_for
         self.recase = recase
         self.truncate = truncate
+        self.longest_name = longest_name
+        self.largest_reply = largest_reply
         self.is_dead = dead
         self.icmp = icmp
         self.arrived = 0
@@ -144,6 +151,8 @@ class SimResolver:
             53,
             f"{self.scheme}://resolver-{self.slot}",
             self.weight,
+            longest_name=self.longest_name,
+            largest_reply=self.largest_reply,
         )
 
     # -- what a scenario may change ------------------------------------------------------------
@@ -229,6 +238,9 @@ class SimResolver:
         if self.silent_for and packet[1].find(self.silent_for, LABEL_AT) >= 0:
             self.lost[net.bin] += 1
             return
+        if self.longest_name and packet[2] - NAME_OVERHEAD > self.longest_name:
+            self.lost[net.bin] += 1
+            return
         limit_qps = self.limit_qps
         if limit_qps is not None:
             if now < self._silent_until:
@@ -262,11 +274,12 @@ class SimResolver:
         question = wire[HEADER_BYTES:end]
         if self.recase:
             question = recased(question)
+        reply = wire[:2] + head + question + tail
+        if self.largest_reply and len(reply) > self.largest_reply and not socket.is_stream:
+            self.lost[net.bin] += 1
+            return
         self.answered[net.bin] += 1
-        heappush(
-            net.heap,
-            (now + back_s, net.order(), socket.deliver, wire[:2] + head + question + tail),
-        )
+        heappush(net.heap, (now + back_s, net.order(), socket.deliver, reply))
 
     def fail(self, now: float, packet: Packet, head: bytes = SERVFAIL_HEAD) -> None:
         """Send an error back."""

@@ -167,6 +167,59 @@ def one_loss_in_twenty_sets_nobody_aside(net: Net) -> Iterator[Figure]:
     yield Figure("times aside", entered(net, State.ASIDE), most=0)
 
 
+# -- sizes ---------------------------------------------------------------------------------------
+
+LONG: Final = b"a-name-that-is-much-too-long-for-one-of-the-resolvers"
+"""A client's label that makes names of 68 octets; those of the others have 18 and less."""
+
+
+@line("One of three drops replies above 512: it gets none of those, and none is lost or late")
+def small_replies_are_asked_of_others(net: Net) -> Iterator[Figure]:
+    for _ in range(2):
+        net.resolver(rtt_s=0.010)
+    small = net.resolver(rtt_s=0.010, largest_reply=512)
+    net.server.set_sizes(900, 12)
+    net.server.set(fill=0.5)
+    client = net.closed_loop(20)
+    net.run(10)
+    yield Figure("answered per second of 2,000", net.rate(1, 10), least=1_900)
+    yield Figure("failures", net.failures(), most=0)
+    yield Figure("slowest answer, s", max(client.latencies_s), most=0.1)
+    yield Figure("questions lost there", sum(small.lost), most=40)  # in its first moments
+
+
+@line("One of three drops names above 60: long ones never fail there, short ones use it")
+def short_names_are_asked_of_all(net: Net) -> Iterator[Figure]:
+    for _ in range(2):
+        net.resolver(rtt_s=0.010)
+    short = net.resolver(rtt_s=0.010, longest_name=60)
+    long = net.closed_loop(10, label=LONG)
+    net.closed_loop(20)
+    net.run(10)
+    yield Figure("answered per second of 3,000", net.rate(1, 10), least=2_850)
+    yield Figure("failures", net.failures(), most=0)
+    yield Figure("slowest answer of the long, s", max(long.latencies_s), most=0.1)
+    yield Figure(
+        "times aside or down", entered(net, State.ASIDE) + entered(net, State.DOWN), most=0
+    )
+    yield Figure("share of the one", net.shares(1, 10)[2], 0.25, 0.36)
+    # None but before a worker knows another that answers.
+    yield Figure("questions lost there", sum(short.lost), most=20)
+    yield Figure("... later", short.lost.total(1, 10), most=0)
+
+
+@line("Limits 30, 30 and 30 q/s, the third for short names only: the sum, and no long one lost")
+def short_names_with_ceilings_add_up(net: Net) -> Iterator[Figure]:
+    for _ in range(2):
+        net.resolver(rtt_s=0.010, limit_qps=30)
+    short = net.resolver(rtt_s=0.010, limit_qps=30, longest_name=60)
+    net.closed_loop(100, label=LONG)
+    net.closed_loop(100)
+    net.run(30)
+    yield Figure("answered per second of 90", net.rate(5, 30), least=81)
+    yield Figure("questions lost there", sum(short.lost), most=0)
+
+
 # -- ceilings ------------------------------------------------------------------------------------
 
 

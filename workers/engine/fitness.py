@@ -41,6 +41,8 @@ MOST_GROUPS: Final = 16
 
 NAME_STEP: Final = 32
 
+NOBODY: Final[deque[Resolver]] = deque()
+
 
 class Group:
     """Resolvers with the same limits: `ready` take turns, `rest` stand by, the cheapest first."""
@@ -119,15 +121,21 @@ class Fitness:
     def ready(self, query: Query) -> deque[Resolver]:
         """Return the queue whose head has the next turn at this query; empty if there is none."""
         name, size = self._sizes(query)
-        best = (True, inf)
-        line: deque[Resolver] = deque()
+        passing: deque[Resolver] | None = None
+        others: deque[Resolver] | None = None
+        passing_turn = others_turn = 0
         for group in self.groups:
-            if group.ready and group.longest_name >= name:
-                rank = (group.largest_reply < size, group.ready[0].turn)
-                if rank < best:
-                    best = rank
-                    line = group.ready
-        return line
+            line = group.ready
+            if line and group.longest_name >= name:
+                turn = line[0].turn
+                if group.largest_reply >= size:
+                    if passing is None or turn < passing_turn:
+                        passing = line
+                        passing_turn = turn
+                elif others is None or turn < others_turn:
+                    others = line
+                    others_turn = turn
+        return passing or others or NOBODY
 
     def lines(self, query: Query) -> list[deque[Resolver]]:
         """Return all queues that may have a query, as `ready` would come to them."""
@@ -167,7 +175,12 @@ class Fitness:
 
 def reply_bytes(query: Query) -> int:
     """Return how large a reply the client of a query can take over UDP."""
-    size_bytes = dns.advertised_size(query.wire, query.end) or 0
+    wire = query.wire
+    end = query.end
+    if wire[end : end + 3] == dns.OPT_HEAD:  # nearly always: an OPT record comes next
+        size_bytes = wire[end + 3] << 8 | wire[end + 4] if end + 4 < len(wire) else 0
+    else:
+        size_bytes = dns.advertised_size(wire, end) or 0
     return max(size_bytes, dns.CLASSIC_SIZE_BYTES)
 
 

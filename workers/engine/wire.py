@@ -39,6 +39,9 @@ MAX_UDP_BYTES: Final = 65_507
 OPT: Final = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00"
 """An OPT record of our own: 1,232 bytes, version 0, no options."""
 
+OPT_HEAD: Final = OPT[:3]
+"""What every OPT record begins with: the root and the type. Its payload size follows."""
+
 NO_QUESTION: Final = b"\x00\x00"
 ONE_QUESTION: Final = b"\x00\x01"
 
