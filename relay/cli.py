@@ -97,21 +97,22 @@ def _parse_workers(text: str) -> int:
     raise BadValue(f'expected a whole number from 1 to {MAX_WORKERS} or "auto"', text=text)
 
 
-def _parse_path(text: str) -> Path:
+def parse_path(text: str) -> Path:
+    """Return the path that `text` names; raise `BadValue` where it cannot be one."""
     try:
         return Path(no_controls(text, 4096))
     except BadValue as error:
         raise error.about(text) from None
 
 
-_CONFIG_FILE = click.Path(path_type=Path)
+CONFIG_FILE = click.Path(path_type=Path)
 _CONTROL = Parsed("PATH|HOST:PORT", parse_control)
 
 
 def _pool_options(command: Command) -> Command:
     """Give a command the options that make up a configuration."""
     options = (
-        click.option("-c", "--config", type=_CONFIG_FILE, help="Configuration file, JSON or TOML."),
+        click.option("-c", "--config", type=CONFIG_FILE, help="Configuration file, JSON or TOML."),
         click.option(
             "--resolver",
             "-u",
@@ -172,7 +173,7 @@ def _pool_options(command: Command) -> Command:
         click.option("--control", type=_CONTROL, help="Where the control API listens."),
         click.option(
             "--state",
-            type=Parsed("FILE", _parse_path),
+            type=Parsed("FILE", parse_path),
             help="File that keeps scores; lists are beside it.",
         ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info]"),
@@ -204,7 +205,7 @@ class Commands(click.Group):
         return command
 
 
-_LATE: Final = {"lists": "relay.lists.commands"}
+_LATE: Final = {"lists": "relay.lists.commands", "scan": "relay.discovery.scan_command"}
 """Commands with a module of their own, which has the command under its name."""
 
 
@@ -255,11 +256,11 @@ def run(config: Path | None, command: tuple[str, ...], **flags: Any) -> None:
 
 @cli.command()
 @click.option(
-    "-c", "--config", type=_CONFIG_FILE, required=True, help="Configuration file, JSON or TOML."
+    "-c", "--config", type=CONFIG_FILE, required=True, help="Configuration file, JSON or TOML."
 )
 def check(config: Path) -> None:
     """Say what is wrong with a configuration."""
-    loaded = _loaded(config, Flags())
+    loaded = loaded_config(config, Flags())
     for kind, messages in (("warning", loaded.warnings), ("note", loaded.notes)):
         for message in messages:
             click.echo(f"relay: {kind}: {message}", err=True)
@@ -290,7 +291,8 @@ def main() -> None:
     cli(prog_name="relay")
 
 
-def _loaded(path: Path | None, flags: Flags) -> Loaded:
+def loaded_config(path: Path | None, flags: Flags) -> Loaded:
+    """Return the configuration of a file (if any) and flags; raise `UsageFailure`."""
     try:
         return load(path, flags)
     except ConfigError as error:
@@ -298,7 +300,7 @@ def _loaded(path: Path | None, flags: Flags) -> Loaded:
 
 
 def _configured(path: Path | None, flags: Flags) -> Config:
-    loaded = _loaded(path, flags)
+    loaded = loaded_config(path, flags)
     if loaded.warnings or loaded.notes:
         from workers import logs
 

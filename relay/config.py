@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from relay import config_errors, resolver_list
-from relay.config_errors import ConfigProblems, Problem
+from relay.config_errors import ConfigProblems, Problem, listed
 from relay.endpoints import ControlAddress, ListenAddress
 from relay.printable import quoted
 from relay.profiles import SettingsChanges, pool_settings
@@ -150,6 +150,8 @@ class Flags:
     steering: str | None = None
     country: str | None = None
     want: int | None = None
+    pool: str | None = None
+    """The name of the pool that those about one pool are for, where the file has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +201,21 @@ def default_control_path(environ: Mapping[str, str] | None = None) -> Path:
 def _build(spec: FileSpec, flags: Flags) -> Loaded:
     pools = spec.pools or (PoolSpec(),)
     problems = _flag_problems(flags, pools)
+    about = [flags if flags.pool in (None, pool.name) else Flags() for pool in pools]
     if not problems:
-        pools = tuple(_with_flags(pool, flags) for pool in pools)
+        pools = tuple(map(_with_flags, pools, about))
     warnings: list[str] = []
     built: list[PoolConfig] = []
-    for pool in pools:
-        place = ("--resolver",) if flags.resolvers else (*pool.path, "resolvers")
+    for pool, given in zip(pools, about, strict=True):
+        place = ("--resolver",) if given.resolvers else (*pool.path, "resolvers")
         resolvers = pool.resolvers or (AUTO,)
         expanded = resolver_list.expand(resolvers, place, pool.via, pool.bind)
         warnings += expanded.warnings
         problems += expanded.problems
         listen = pool.listen or ListenAddress()
         problems += _resolver_problems(expanded, listen, place)
-        problems += _bootstrap_problems(pool, listen, flags)
-        warnings += _absent_sources(pool, expanded, flags)
+        problems += _bootstrap_problems(pool, listen, given)
+        warnings += _absent_sources(pool, expanded, given)
         built.append(
             PoolConfig(
                 name=pool.name,
@@ -252,7 +255,11 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
 
 def _flag_problems(flags: Flags, pools: tuple[PoolSpec, ...]) -> list[Problem]:
     """Return what is wrong with flags about one pool where there are several."""
-    if len(pools) == 1:
+    names = [pool.name for pool in pools]
+    if flags.pool is not None and flags.pool not in names:
+        known = listed([quoted(name) for name in names])
+        return [Problem(f"{quoted(flags.pool)} is no pool here; there is {known}", ("--pool",))]
+    if len(pools) == 1 or flags.pool is not None:
         return []
     return [
         Problem(f"does not say which of the {len(pools)} pools of the file it is for", (flag,))

@@ -189,24 +189,12 @@ class _Check:
             self._conversation = conversation
 
     async def ask(self, *questions: bytes, more_s: float = 0.0) -> Outcome:
-        """Ask it. Raises LocalFault, NoHost and Broken."""
-        timeout_s = self._timeout_s + more_s
-        if self._conversation is not None:
-            try:
-                outcome = await self._conversation.ask(questions, timeout_s)
-            except Broken:
-                self._asked += 1
-                raise
-        else:
-            address = self._address
-            outcome = await self._checker.udp.ask(
-                self._host,
-                address.port,
-                address.bind,
-                questions,
-                timeout_s,
-                timeout_s / (TRIES + 1),
-            )
+        """Ask it, and keep count. Raises LocalFault, NoHost and Broken."""
+        try:
+            outcome = await self._said(*questions, more_s=more_s)
+        except Broken:
+            self._asked += 1
+            raise
         self._asked += outcome.asked
         self._answered += outcome.answered
         if outcome.reply and not 0 < self._latency_s <= outcome.latency_s:
@@ -219,6 +207,19 @@ class _Check:
             return await self.ask(*questions)
         except (LocalFault, NoHost, Broken):
             return Outcome()
+
+    async def _said(self, *questions: bytes, more_s: float) -> Outcome:
+        timeout_s = self._timeout_s + more_s
+        if self._conversation is not None:
+            return await self._conversation.ask(questions, timeout_s)
+        return await self._checker.udp.ask(
+            self._host,
+            self._address.port,
+            self._address.bind,
+            questions,
+            timeout_s,
+            timeout_s / (TRIES + 1),
+        )
 
     # -- the checks ------------------------------------------------------------------------
 

@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.config import Config, PoolConfig
 from relay.endpoints import ListenAddress
 from relay.resolver_address import ResolverAddress
 from relay.roster import Roster
-from relay.scores import Scores, pool_key
+from relay.scores import PoolScores, Scores, pool_key
 from relay.state_file import StateFile
 from shared import layout
 from shared.board import Board
@@ -77,7 +78,7 @@ class Discovery:
 
     def sizes(self, pool: int, address: ResolverAddress) -> tuple[int, int]:
         """Return the longest name and the largest reply known of a resolver; 0 is not known."""
-        return self._scores.pool(_key(self._config.pools[pool])).sizes(address)
+        return self._scores.pool(key_of_pool(self._config.pools[pool])).sizes(address)
 
     def start(self, board: Board, roster: Roster) -> None:
         """Begin to search."""
@@ -143,7 +144,7 @@ class Discovery:
         from relay.discovery.finder import Finder
 
         checks = _Checks(pool, self._own, lambda address: self._look_up(index, address, 0))
-        scores = self._scores.pool(_key(pool))
+        scores = self._scores.pool(key_of_pool(pool))
         finder = Finder(
             pool.name,
             _Pool(self, index),
@@ -166,26 +167,15 @@ class Discovery:
     def _candidates(
         self, index: int, auto: ResolverAddress, taken: Iterable[ResolverAddress]
     ) -> Candidates:
-        from relay.discovery.candidates import Candidates, Places
-        from relay.discovery.device import device_resolvers
-        from relay.lists.store import ListStore
-        from relay.lists.tables import domestic, well_known
-        from relay.state_path import lists_folder
-
         pool = self._config.pools[index]
-        settings = pool.discovery
-        return Candidates(
-            Places(
-                device_resolvers, domestic, well_known, ListStore(lists_folder(self._config.state))
-            ),
-            self._scores.pool(_key(pool)),
-            sources=settings.sources,
-            country=settings.country or "",
-            sample_ranges=settings.sample_ranges,
-            auto=auto,
-            via=pool.via,
-            listens=self._listens,
-            taken=(*(each for each in pool.resolvers if not each.is_auto), *taken),
+        named = (each for each in pool.resolvers if not each.is_auto)
+        return candidates_of(
+            pool,
+            self._config.state,
+            self._scores.pool(key_of_pool(pool)),
+            auto,
+            self._listens,
+            (*named, *taken),
         )
 
     def _let_in(self, pool: int, addresses: Sequence[ResolverAddress]) -> None:
@@ -262,6 +252,35 @@ class _Checks:
         return made
 
 
+def candidates_of(
+    pool: PoolConfig,
+    state: Path,
+    scores: PoolScores,
+    auto: ResolverAddress,
+    listens: Sequence[ListenAddress],
+    taken: Iterable[ResolverAddress],
+) -> Candidates:
+    """Return what `auto`, an entry of the pool, stands for beside those that are `taken`."""
+    from relay.discovery.candidates import Candidates, Places
+    from relay.discovery.device import device_resolvers
+    from relay.lists.store import ListStore
+    from relay.lists.tables import domestic, well_known
+    from relay.state_path import lists_folder
+
+    settings = pool.discovery
+    return Candidates(
+        Places(device_resolvers, domestic, well_known, ListStore(lists_folder(state))),
+        scores,
+        sources=settings.sources,
+        country=settings.country or "",
+        sample_ranges=settings.sample_ranges,
+        auto=auto,
+        via=pool.via,
+        listens=listens,
+        taken=taken,
+    )
+
+
 def check_plan(pool: PoolConfig, own: OwnQuestion, timeout_s: float) -> Any:
     """Return how candidates of a pool are checked."""
     from relay.discovery.checks import CheckPlan
@@ -286,5 +305,6 @@ async def _kept_running(name: str, finder: Finder) -> None:
             await asyncio.sleep(RESTART_S)
 
 
-def _key(pool: PoolConfig) -> str:
+def key_of_pool(pool: PoolConfig) -> str:
+    """Return what the scores of a pool are filed under."""
     return pool_key(pool.tunnel, pool.record_type, pool.name)
