@@ -19,6 +19,7 @@ from typing import Final
 from relay import config_errors, resolver_list
 from relay.config_errors import ConfigProblems, Problem, listed
 from relay.endpoints import ControlAddress, ListenAddress
+from relay.lists.sources import Source
 from relay.printable import quoted
 from relay.profiles import SettingsChanges, pool_settings
 from relay.resolver_address import AUTO, ResolverAddress, loops_back
@@ -91,7 +92,7 @@ class Config:
     steering: str
     """packet: spread the packets of one client socket; flow: keep them together."""
     pools: tuple[PoolConfig, ...]
-    lists: tuple[str, ...] = ()
+    lists: tuple[Source, ...] = ()
     """Where `relay lists update` fetches lists from; empty for the usual places."""
 
 
@@ -126,7 +127,7 @@ class FileSpec:
     log_level: str | None = None
     log_format: str | None = None
     steering: str | None = None
-    lists: tuple[str, ...] = ()
+    lists: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
     """What was left out, and why that is no mistake."""
 

@@ -57,6 +57,7 @@ from relay.endpoints import (
     parse_host,
     parse_listen,
 )
+from relay.lists.sources import Source, parse_source
 from relay.printable import quoted
 from relay.profiles import PROFILES, SettingsChanges
 from relay.resolver_address import Options, ResolverAddress, parse
@@ -178,13 +179,6 @@ def _name(text: str) -> str:
 
 def _path(text: str) -> str:
     return no_controls(text, 1024)
-
-
-def _list_url(text: str) -> str:
-    url = no_controls(text, 2048)
-    if not url.startswith("https://") or url == "https://":
-        raise BadValue("a list is fetched from https://...", text=text)
-    return url
 
 
 def _command(text: str) -> str:
@@ -404,7 +398,8 @@ class FileModel(_Strict):
     log_format: Annotated[str | None, _choice(LOG_FORMATS)] = None
     steering: Annotated[str | None, _choice(STEERINGS)] = None
     lists: Annotated[
-        list[Annotated[str, _text('"https://..."', _list_url)]], BeforeValidator(_opened_text)
+        list[Annotated[Source, _text('"NAME=https://..."', parse_source)]],
+        BeforeValidator(_opened_text),
     ] = []
     pools: list[PoolModel] = []
 

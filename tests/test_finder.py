@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import pytest
 
 from relay.discovery import finder as finder_module
-from relay.discovery.candidates import Candidates, Places
+from relay.discovery.candidates import Candidates, Listed, Places
 from relay.discovery.finder import Finder, Phase, Standing
 from relay.discovery.verdict import Fitness, Stage, Verdict
 from relay.resolver_address import ResolverAddress, parse
@@ -78,6 +78,9 @@ class World:
         class Store:
             def bulk(self) -> Iterable[ResolverAddress]:
                 return world.everybody
+
+            def summary(self) -> Sequence[Listed]:
+                return ()
 
             def sample(self, *_: object) -> Sequence[ResolverAddress]:
                 return ()
@@ -286,6 +289,29 @@ def test_finder_where_all_fail_at_the_tunnel_alone_uses_them_until_it_answers(
 
     asyncio.run(main())
     assert caplog.text.count("nobody reaches the tunnel's server") == 1
+
+
+def test_finder_whose_tunnel_server_goes_down_keeps_its_pool_and_its_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finder_module, "REACHED_S", 0.0)
+
+    async def main() -> None:
+        world = World(30)
+        world.set((1, 2, 3), WORKING)
+        finder = world.finder(want=3)
+        async with running(finder):
+            await until(lambda: finder.phase is Phase.ENOUGH)
+            before = world.scores.value(at(1))
+            world.set((1, 2, 3), NO_TUNNEL)
+            await until(lambda: finder.status()["working"] == 0)
+            await until(lambda: finder.phase is Phase.WAITING)
+            assert set(world.members) == {at(1), at(2), at(3)}
+            assert world.scores.value(at(1)) >= before - 0.01
+            world.set((1, 2, 3), WORKING)
+            await until(lambda: finder.phase is Phase.ENOUGH)
+
+    asyncio.run(main())
 
 
 def test_finder_of_whom_one_reaches_the_tunnel_uses_no_fallback() -> None:

@@ -188,7 +188,7 @@ def test_import_what_cannot_be_read_or_used_fails(tmp_path: Path) -> None:
         (["import", tmp_path], 1, "Is a directory"),
         (["import", tmp_path / "prose"], 1, "names no resolver and no range of addresses"),
         (["import", tmp_path / "prose", "--name", "../x"], 2, "the name of a list has"),
-        (["import", tmp_path / "prose", "--country", "Iran"], 2, "ISO code of two letters"),
+        (["import", tmp_path / "prose", "--country", "Iran"], 2, "country code of two letters"),
         (["update", "--geo"], 2, "name the country with --country"),
         (["update", "--source", "a=http://x/y"], 2, "is fetched from https://HOST/PATH"),
         (["update", "--source", "https://x/y"], 2, "a source is written NAME=https://HOST/PATH"),
@@ -234,6 +234,22 @@ def test_update_fetches_and_asks_for_changes_only(
     # A damaged file is fetched anew.
     (tmp_path / "lists" / "first.list").write_bytes(b"9.9.9.9\n")
     assert f"first: 1 resolver; sha256 {digest}" in ran(tmp_path, *arguments).stdout
+
+
+def test_update_fetches_what_a_configuration_names_and_keeps_it_there(
+    tmp_path: Path, authority: Authority, server: Web
+) -> None:
+    folder = tmp_path / "its"
+    config = tmp_path / "relay.json"
+    config.write_text(f'{{"lists": "mine={server.url("/list")}", "state": "its/state.json"}}')
+    words = ["lists", "update", "-c", str(config), "--ca-file", str(authority.file)]
+
+    found = CliRunner().invoke(cli, words)
+
+    assert found.exit_code == 0, found.stderr
+    assert [each.name for each in ListStore(folder / "lists").summary()] == ["mine"]
+    config.write_text("{")
+    assert CliRunner().invoke(cli, words).exit_code == 2
 
 
 def test_update_one_failing_source_harms_only_itself(

@@ -25,8 +25,21 @@ EARLY: Final = ("device", "country", "known")
 """Sources that are few, and likely to work: what they say of the tunnel says something of it."""
 
 
+class Listed(Protocol):
+    """What is known of one list."""
+
+    @property
+    def entries(self) -> int:
+        """How many addresses it has."""
+        ...
+
+
 class Store(Protocol):
     """The lists in the state folder, as `relay.lists.store` keeps them."""
+
+    def summary(self) -> Sequence[Listed]:
+        """Return what is known of every list."""
+        ...
 
     def bulk(self) -> Iterable[ResolverAddress]:
         """Return the addresses of all lists."""
@@ -66,7 +79,10 @@ class Candidates:
     rng: random.Random = field(default_factory=random.Random)
     early_over: bool = False
     """Whether the saved ones and those of the sources `EARLY` have all been given out."""
+    left: int | None = None
+    """How many of the long lists are left, at most; None before they have begun."""
     _seen: set[str] = field(default_factory=set)
+    _early: set[str] = field(default_factory=set)
 
     def __iter__(self) -> Iterator[ResolverAddress]:
         """Yield the candidates."""
@@ -90,19 +106,24 @@ class Candidates:
                 yield usable
 
     def is_early(self, address: ResolverAddress) -> bool:
-        """Whether an address is one of a source `EARLY`."""
-        return key_of(address) in self._early_keys
-
-    _early_keys: set[str] = field(default_factory=set)
+        """Whether an address is a saved one, or one of a source `EARLY`."""
+        return key_of(address) in self._early
 
     def _in_order(self) -> Iterator[ResolverAddress]:
-        yield from self.scores.good()
+        for address in self.scores.good():
+            self._early.add(key_of(address))
+            yield address
         for source in self.sources:
-            if source not in EARLY:
+            is_early = source in EARLY
+            if not is_early:
                 self.early_over = True
+            if source == "lists" and self.places.store:
+                self.left = sum(each.entries for each in self.places.store.summary())
             for address in self._of(source):
-                if source in EARLY:
-                    self._early_keys.add(key_of(address))
+                if is_early:
+                    self._early.add(key_of(address))
+                elif self.left:
+                    self.left -= 1
                 yield address
 
     def _of(self, source: str) -> Iterable[ResolverAddress]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -54,7 +55,13 @@ LONGEST_WAIT_S: Final = 300.0
 """Between the end of the candidates and the next beginning."""
 
 FALLBACK_AFTER: Final = 100
-"""Checks after which a fallback is let in where the first sources are longer, or none."""
+"""Checks after which a fallback is let in where the first sources named nobody."""
+
+AT_TUNNEL: Final = (Stage.TUNNEL, Stage.COMMAND)
+"""Checks that fail for everybody while the tunnel's server is down."""
+
+REACHED_S: Final = 60.0
+"""How long after somebody passed a failure at the tunnel is still blamed on the resolver."""
 
 MOST_SPARES: Final = 100
 MEASURED_AT_ONCE: Final = 4
@@ -154,17 +161,21 @@ class Finder:
         self._checked = 0
         self._passed = 0
         self._passed_this_time = False
-        self._reasons: Counter[Stage] = Counter()
+        self._failed_at: Counter[str] = Counter()
         self._recent: deque[tuple[ResolverAddress, str]] = deque(maxlen=RECENT)
         self._only_tunnel: dict[ResolverAddress, None] = {}
         """Those of this time through the candidates that failed at the tunnel's check alone."""
+        self._early_asked = self._early_open = 0
+        """Of the first sources: checks begun, and those that go on."""
         self._wait_s = FIRST_WAIT_S
         self._begin_at = 0.0
         self._woken = asyncio.Event()
         self._selves: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring = asyncio.Semaphore(MEASURED_AT_ONCE)
-        self._rechecked_at = -RECHECK_S
+        self._rechecked_at = -math.inf
+        self._reached_at = -math.inf
+        """When somebody passed all checks last."""
 
     async def run(self) -> None:
         """Find and keep, for ever."""
@@ -212,8 +223,9 @@ class Finder:
             "working": self._working(),
             "checked": self._checked,
             "passed": self._passed,
+            "left": self._candidates.left,
             "rate": round(self._hunt.rate, 1),
-            "failed_at": {stage.value: count for stage, count in self._reasons.items()},
+            "failed_at": dict(self._failed_at),
             "fallback": self._is_on_fallback(),
             "recent": [
                 {"address": address.shown, "verdict": printable(verdict)}
@@ -232,8 +244,14 @@ class Finder:
                 return
 
     async def _check_candidate(self, address: ResolverAddress) -> Verdict:
-        is_long_list = address not in self.found and not self._candidates.is_early(address)
-        return await self._check(address, self._patience.wait_s(hasty=is_long_list))
+        is_early = self._candidates.is_early(address)
+        self._early_asked += is_early
+        self._early_open += is_early
+        try:
+            is_known = is_early or address in self.found
+            return await self._check(address, self._patience.wait_s(hasty=not is_known))
+        finally:
+            self._early_open -= is_early
 
     # -- verdicts -------------------------------------------------------------------------------
 
@@ -244,8 +262,10 @@ class Finder:
         self._passed += verdict.passed
         if verdict.is_self:
             self._leave_self_out(address)
+        if verdict.passed:
+            self._reached_at = self._now()
         if is_answer(verdict) or self._hunt.answered:
-            self._scores.checked(verdict)
+            self._score(verdict)
         self._patience.take(verdict)
         if address in self.found and not self.found[address].is_fallback:
             self._checked_again(verdict)
@@ -259,12 +279,18 @@ class Finder:
             self._reach_enough()
         self._consider_fallback()
 
+    def _score(self, verdict: Verdict) -> None:
+        """Change the score of who was checked, unless the tunnel's server may be down."""
+        is_recent = self._now() - self._reached_at <= REACHED_S
+        if verdict.passed or is_recent or verdict.stage not in AT_TUNNEL:
+            self._scores.checked(verdict)
+
     def _note_failure(self, verdict: Verdict) -> None:
         address = verdict.address
-        self._reasons[verdict.stage] += 1
+        self._failed_at["this machine" if verdict.local_fault else verdict.stage.value] += 1
         if self._candidates.is_early(address) or verdict.stage is not Stage.PLAIN:
             self._recent.append((address, _told(verdict)))
-        if verdict.stage in (Stage.TUNNEL, Stage.COMMAND) and verdict.honest is not False:
+        if verdict.stage in AT_TUNNEL and verdict.honest is not False:
             if len(self._only_tunnel) < self._want:
                 self._only_tunnel[address] = None
         elif address in self.found:
@@ -344,13 +370,15 @@ class Finder:
     def _is_on_fallback(self) -> bool:
         return any(found.is_fallback for found in self.found.values())
 
-    def _consider_fallback(self) -> None:
+    def _consider_fallback(self, *, at_end: bool = False) -> None:
         """Let in those that fail at the tunnel alone, where that is the best there is."""
         if not self._only_tunnel or self._passed_this_time:
             return
         if any(not found.is_fallback for found in self.found.values()):
             return
-        if not (self._candidates.early_over or self._checked >= FALLBACK_AFTER):
+        early_over = self._candidates.early_over and not self._early_open
+        enough_asked = self._early_asked > 0 or self._checked >= FALLBACK_AFTER
+        if not at_end and not (early_over and enough_asked):
             return
         new = [each for each in self._only_tunnel if each not in self.found]
         if not new:
@@ -446,6 +474,8 @@ class Finder:
 
         verdicts = await asyncio.gather(*map(one, addresses))
         someone_answered = any(map(is_answer, verdicts))
+        if any(verdict.passed for verdict in verdicts):
+            self._reached_at = self._now()
         fit = []
         for verdict in verdicts:
             found = self.found.get(verdict.address)
@@ -454,9 +484,9 @@ class Finder:
             if not found.is_fallback:
                 self._checked_again(verdict)
                 if someone_answered and not verdict.passed:
-                    self._scores.checked(verdict)
+                    self._score(verdict)
             elif verdict.passed:
-                self._scores.checked(verdict)
+                self._score(verdict)
                 fit.append(verdict.address)
         if fit:
             self._let_in(fit)
@@ -499,7 +529,7 @@ class Finder:
 
     def _end_of_candidates(self) -> None:
         """Begin anew after a while."""
-        self._consider_fallback()
+        self._consider_fallback(at_end=True)
         self.phase = Phase.WAITING
         log.info(
             "%s: %d of %d resolvers work, after all candidates: again in %.0f s",
@@ -535,6 +565,6 @@ def _all_down(standings: Sequence[Standing]) -> bool:
 
 
 def _told(verdict: Verdict) -> str:
-    if verdict.stage in (Stage.TUNNEL, Stage.COMMAND):
+    if verdict.stage in AT_TUNNEL:
         return f"passes plain, fails the {verdict.stage} check: {verdict.reason}"
     return f"fails the {verdict.stage} check: {verdict.reason}"

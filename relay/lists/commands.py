@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from relay.cli import Failure, Parsed, UsageFailure
-from relay.config_errors import BadValue
+from relay.config import load
+from relay.config_errors import BadValue, ConfigError
+from relay.endpoints import parse_country
 from relay.lists import sources
 from relay.lists.store import LARGEST_REGISTRY_BYTES, ListError, ListStore, Origin, Report
 from relay.printable import printable
@@ -30,7 +32,7 @@ _STATE = click.option(
     type=click.Path(path_type=Path),
     help="State file of the relay, whose folder has the lists.  [default: as `relay serve`]",
 )
-_COUNTRY = Parsed("CC", sources.parse_country)
+_COUNTRY = Parsed("CC", parse_country)
 
 
 @click.group("lists")
@@ -75,6 +77,12 @@ def import_file(file: Path, name: str | None, country: str | None, state: Path |
 
 @lists.command()
 @click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Configuration whose lists are fetched, and kept beside its state file.",
+)
+@click.option(
     "--source",
     "given",
     metavar="NAME=URL",
@@ -97,6 +105,7 @@ def import_file(file: Path, name: str | None, country: str | None, state: Path |
 )
 @_STATE
 def update(
+    config: Path | None,
     given: tuple[str, ...],
     country: str | None,
     geo: bool,
@@ -111,8 +120,16 @@ def update(
         wanted = [sources.parse_source(text, country or "") for text in given]
     except BadValue as error:
         raise UsageFailure(f"--source: {error}") from None
+    configured: Sequence[sources.Source] = ()
+    if config:
+        try:
+            loaded = load(config).config
+        except ConfigError as error:
+            raise UsageFailure(str(error)) from None
+        configured, state = loaded.lists, state or loaded.state
     if not given and not geo:
-        wanted += [*sources.DEFAULT_SOURCES, *(sources.country_sources(country) if country else ())]
+        wanted += configured or sources.DEFAULT_SOURCES
+        wanted += sources.country_sources(country) if country else ()
     names = [source.name for source in wanted]
     if len(set(names)) < len(names):
         raise UsageFailure("--source: two have the same name")

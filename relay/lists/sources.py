@@ -15,7 +15,6 @@ from relay.endpoints import no_controls
 
 LONGEST_URL: Final = 2048
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_COUNTRY: Final = re.compile(r"[A-Z]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +96,3 @@ def parse_url(text: str) -> str:
     if not usable:
         raise BadValue("a list is fetched from https://HOST/PATH", text=text)
     return url
-
-
-def parse_country(text: str) -> str:
-    """Return the code of a country in upper case; raise `BadValue`."""
-    code = text.strip().upper()
-    if not _COUNTRY.fullmatch(code):
-        raise BadValue("a country is its ISO code of two letters, such as IR", text=text)
-    return code
