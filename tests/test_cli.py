@@ -55,6 +55,7 @@ def test_help_lists_only_what_there_is() -> None:
         "check",
         "lists",
         "run",
+        "scan",
         "serve",
         "status",
     ]

@@ -202,13 +202,16 @@ class _Check:
         return outcome
 
     async def _ask_quietly(self, *questions: bytes) -> Outcome:
-        """Ask it; that it could not be asked is no answer."""
+        """Ask it; that it could not be asked is no answer.
+
+        Not counted: what does not pass for its size is no loss.
+        """
         try:
-            return await self.ask(*questions)
+            return await self._said(*questions)
         except (LocalFault, NoHost, Broken):
             return Outcome()
 
-    async def _said(self, *questions: bytes, more_s: float) -> Outcome:
+    async def _said(self, *questions: bytes, more_s: float = 0.0) -> Outcome:
         timeout_s = self._timeout_s + more_s
         if self._conversation is not None:
             return await self._conversation.ask(questions, timeout_s)

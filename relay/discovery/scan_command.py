@@ -19,7 +19,6 @@ import click
 
 from relay.cli import (
     CONFIG_FILE,
-    Failure,
     Parsed,
     UsageFailure,
     loaded_config,
@@ -33,7 +32,6 @@ from relay.printable import printable, quoted
 from relay.profiles import PROFILES
 from relay.resolver_address import AUTO, ResolverAddress
 from relay.resolver_list import Entry, parse_bootstrap, parse_entry
-from shared.errors import RelayError
 
 if TYPE_CHECKING:
     from relay.discovery.scan import Order, Result
@@ -265,10 +263,7 @@ def _run(order: Order, *, quiet: bool) -> Result:
             loop.add_signal_handler(number, scan.stop)
         return await scan.run()
 
-    try:
-        with View(quiet=quiet) as view:
-            logging.basicConfig(level=logging.WARNING, handlers=[view], force=True)
-            logging.getLogger("asyncio").setLevel(logging.ERROR)
-            return uvloop.run(main(view))
-    except RelayError as error:
-        raise Failure(str(error)) from None
+    with View(quiet=quiet) as view:
+        logging.basicConfig(level=logging.WARNING, handlers=[view], force=True)
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
+        return uvloop.run(main(view))

@@ -56,11 +56,11 @@ class View(logging.Handler):
                 file=sys.stderr, force_terminal=True, highlight=False, markup=False, emoji=False
             )
             self._bar = Bar(
-                BarColumn(bar_width=20),
+                BarColumn(bar_width=None, table_column=Column(ratio=1)),
                 TextColumn(
                     "{task.description}",
                     markup=False,
-                    table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+                    table_column=Column(no_wrap=True, overflow="ellipsis"),
                 ),
                 console=console,
                 auto_refresh=False,
@@ -108,7 +108,7 @@ def progress_text(progress: Progress) -> str:
     """Return how far a scan is, in a line."""
     text = f"{progress.done:,} of {progress.total:,} checked, {progress.passed:,} passed"
     if progress.is_out:
-        return f"{text}; nobody answers: waiting for the network"
+        return f"waiting for the network: {text}"
     if not progress.done or progress.rate <= 0:
         return text
     left_s = (progress.total - progress.done) / progress.rate
