@@ -6,7 +6,6 @@ Imported by the `relay` command when somebody asks for it; what it needs to run 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import signal
@@ -152,7 +151,7 @@ def scan(config: Path | None, to_the_end: bool, as_json: bool, **given: Any) -> 
     from relay.discovery.scan import End
 
     if as_json:
-        click.echo(json.dumps(scan_view.as_json(result, order.pool), indent=2))
+        scan_view.show_json(result, order.pool)
     else:
         scan_view.show_result(result)
     if not result.passed and result.end is not End.STOPPED:

@@ -7,6 +7,7 @@ then, and no control codes. Addresses and reasons come from lists and servers: t
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -137,9 +138,9 @@ def show_result(result: Result) -> None:
         console.print(_reasons(result))
 
 
-def as_json(result: Result, pool: PoolConfig) -> dict[str, Any]:
-    """Return what was found as JSON has it."""
-    return {
+def show_json(result: Result, pool: PoolConfig) -> None:
+    """Print what was found to standard output as one JSON document, in ASCII."""
+    document = {
         "pool": pool.name,
         "tunnel": pool.tunnel,
         "domain": pool.domain,
@@ -153,8 +154,12 @@ def as_json(result: Result, pool: PoolConfig) -> dict[str, Any]:
             {"stage": stage.value, "reason": reason, "count": count}
             for (stage, reason), count in result.reasons.most_common()
         ],
-        "resolvers": [_row_json(each) for each in (*result.passed, *result.failed)],
+        "resolvers": [*result.passed, *result.failed],
     }
+    # Piece by piece: all rows at once, of a long list, would take more memory than the scan.
+    encoder = json.JSONEncoder(indent=2, default=_row_json)
+    sys.stdout.writelines(encoder.iterencode(document))
+    sys.stdout.write("\n")
 
 
 def _headline(result: Result) -> Text:
