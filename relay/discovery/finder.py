@@ -52,7 +52,8 @@ REPLACE_AFTER_S: Final = 60.0
 
 FIRST_WAIT_S: Final = 5.0
 LONGEST_WAIT_S: Final = 300.0
-"""Between the end of the candidates and the next beginning."""
+LONGEST_WAIT_OF_NONE_S: Final = 30.0
+"""Between the end of the candidates and the next beginning; where nobody works it is sooner."""
 
 FALLBACK_AFTER: Final = 100
 """Checks after which a fallback is let in where the first sources named nobody."""
@@ -531,14 +532,15 @@ class Finder:
         """Begin anew after a while."""
         self._consider_fallback(at_end=True)
         self.phase = Phase.WAITING
+        working = self._working()
+        wait_s = self._wait_s if working else min(self._wait_s, LONGEST_WAIT_OF_NONE_S)
         log.info(
             "%s: %d of %d resolvers work, after all candidates: again in %.0f s",
             self._name,
-            self._working(),
+            working,
             self._want,
-            self._wait_s,
+            wait_s,
         )
-        wait_s = self._wait_s
         self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s)
         self._start_over()
         self._begin_at = self._now() + wait_s
