@@ -47,6 +47,9 @@ LOOK_S: Final = 10.0
 RECHECK_S: Final = 5.0
 """The least time between two rounds of checks of those that were let in."""
 
+BLAME_AFTER_S: Final = 5.0
+"""How long somebody is down before it lowers his score."""
+
 REPLACE_AFTER_S: Final = 60.0
 """How long somebody is down before he leaves the pool, if enough others work."""
 
@@ -116,7 +119,8 @@ class Found:
     """Since when it is down, or fails its checks."""
     answered: int = 0
     """Queries answered by the last look."""
-    is_measured: bool = False
+    is_blamed: bool = False
+    """Whether its score has been lowered for going down this time."""
 
 
 class Finder:
@@ -360,7 +364,6 @@ class Finder:
         if not verdict.passed:
             self._checked_again(verdict)
             return
-        found.is_measured = True
         before = self._scores.sizes(address)
         self._scores.measured(verdict)
         if self._scores.sizes(address) != before:
@@ -417,7 +420,6 @@ class Finder:
         """Take note of who went down and who came back."""
         now = self._now()
         standings = self._pool.standings()
-        all_down = _all_down(standings)
         someone_went = False
         for standing in standings:
             found = self.found.get(standing.address)
@@ -427,9 +429,8 @@ class Finder:
                 if found.down_at is None:
                     found.down_at = now
                     someone_went = True
-                    if not (all_down or self._hunt.is_out):
-                        self._scores.went_down(standing.address)
             else:
+                found.is_blamed = False
                 if standing.answered > found.answered:
                     found.failed = False
                 if not found.failed:
@@ -455,10 +456,21 @@ class Finder:
             elif standing.state is not State.DOWN:
                 self._scores.answered(standing.address)
             elif not all_down:
-                self._scores.stays_down(standing.address)
+                self._blame(standing.address, found)
         self._recheck(idle)
         if not all_down and self._working() >= self._want:
             self._drop(self._down_for(REPLACE_AFTER_S))
+
+    def _blame(self, address: ResolverAddress, found: Found) -> None:
+        """Lower the score of somebody who is down while others work.
+
+        Not at once: in an outage of this machine they go down one after the other.
+        """
+        if found.is_blamed:
+            self._scores.stays_down(address)
+        elif found.down_at is not None and self._now() - found.down_at >= BLAME_AFTER_S:
+            self._scores.went_down(address)
+            found.is_blamed = True
 
     def _recheck(self, addresses: Sequence[ResolverAddress]) -> None:
         if addresses:
