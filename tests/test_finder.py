@@ -10,7 +10,8 @@ import pytest
 
 from relay.discovery import finder as finder_module
 from relay.discovery.candidates import Candidates, Listed, Places
-from relay.discovery.finder import Finder, Phase, Standing
+from relay.discovery.finder import Finder, Phase
+from relay.discovery.members import Standing
 from relay.discovery.verdict import Fitness, Stage, Verdict
 from relay.resolver_address import ResolverAddress, parse
 from relay.scores import PoolScores
