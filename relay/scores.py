@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from relay.config_errors import AddressError
-from relay.discovery.verdict import Stage, Verdict
+from relay.discovery.verdict import AT_TUNNEL, Verdict
 from relay.resolver_address import ResolverAddress, parse
 from relay.state_file import StateFile
 
@@ -271,7 +271,7 @@ def bounded(entries: dict[str, Score], now: float) -> dict[str, Score]:
 def _loss(verdict: Verdict) -> float:
     if verdict.honest is False:
         return LIED
-    return NO_TUNNEL if verdict.stage in (Stage.TUNNEL, Stage.COMMAND) else FAILED
+    return NO_TUNNEL if verdict.stage in AT_TUNNEL else FAILED
 
 
 def _merged(ours: dict[str, Score], theirs: dict[str, Score], now: float) -> dict[str, Score]:

@@ -7,7 +7,7 @@ Used by: `relay status`. Everything shown came from another process, so it goes 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from relay.printable import printable
 
 _STATE_STYLES: Final = {"in_use": "green", "fresh": "cyan", "aside": "yellow", "down": "red"}
 _COUNTS: Final = ("sent", "answered", "refused", "lost", "errors")
+_RECENT_SHOWN: Final = 5
 _PIPE_WIDTH: Final = 200
 """Columns where the output is no terminal: wide enough that nothing is cut for a program."""
 
@@ -32,7 +33,8 @@ def show_status(status: Mapping[str, Any]) -> None:
         console.print()
         console.print(_pool_line(pool))
         if pool.get("discovery"):
-            console.print(_discovery_line(pool["discovery"]))
+            for line in _discovery_lines(pool["discovery"]):
+                console.print(line)
         console.print(_resolver_table(pool))
 
 
@@ -62,7 +64,7 @@ def _pool_line(pool: Mapping[str, Any]) -> Text:
     return line
 
 
-def _discovery_line(search: Mapping[str, Any]) -> Text:
+def _discovery_lines(search: Mapping[str, Any]) -> Iterator[Text]:
     failed = (f"{_plain(at)} {_count(n)}" for at, n in (search.get("failed_at") or {}).items())
     line = Text(
         f"auto: {_plain(search.get('phase'))}, {_count(search.get('working'))} of "
@@ -73,7 +75,11 @@ def _discovery_line(search: Mapping[str, Any]) -> Text:
         line.append(f"; failed at: {reasons}")
     if search.get("fallback"):
         line.append("; nobody reaches the tunnel's server", style="yellow")
-    return line
+    yield line
+    # Of an unfinished search it is of interest who fails, and why.
+    if search.get("phase") != "enough":
+        for each in (search.get("recent") or [])[-_RECENT_SHOWN:]:
+            yield Text(f"  {_plain(each.get('address'))} {_plain(each.get('verdict'))}", "dim")
 
 
 def _resolver_table(pool: Mapping[str, Any]) -> Table:

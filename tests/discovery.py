@@ -95,7 +95,8 @@ def asking(address: Address, every_s: float = 0.005) -> Iterator[None]:
 def spread(count: int, over: int, last: int = 0) -> list[int]:
     """Places of `count` among `over`, `last` of them at the very end."""
     few = count - last
-    return [*(at * (over - last) // few for at in range(few)), *range(over - last, over)]
+    step = (over - last) / few
+    return [*(int((at + 0.5) * step) for at in range(few)), *range(over - last, over)]
 
 
 def seconds_until(condition: Any, limit_s: float) -> float | None:

@@ -10,7 +10,8 @@ import pytest
 
 from relay.discovery import finder as finder_module
 from relay.discovery.candidates import Candidates, Listed, Places
-from relay.discovery.finder import Finder, Phase, Standing
+from relay.discovery.finder import Finder, Phase
+from relay.discovery.members import Standing
 from relay.discovery.verdict import Fitness, Stage, Verdict
 from relay.resolver_address import ResolverAddress, parse
 from relay.scores import PoolScores
@@ -117,6 +118,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         ("LOOK_S", 0.05),
         ("RECHECK_S", 0.02),
         ("REPLACE_AFTER_S", 0.2),
+        ("BLAME_AFTER_S", 0.05),
         ("FIRST_WAIT_S", 0.05),
     ):
         monkeypatch.setattr(finder_module, name, value)
@@ -249,11 +251,11 @@ def test_finder_all_down_at_once_changes_no_score_and_drops_nobody() -> None:
         finder = world.finder(want=3)
         async with running(finder):
             await until(lambda: finder.phase is Phase.ENOUGH)
-            await until(lambda: not world.scores.changed or True)
             before = {key: score.value for key, score in world.scores.entries.items()}
             world.set((1, 2, 3), DEAD)
             for number in (1, 2, 3):
                 world.states[at(number)] = State.DOWN
+                await asyncio.sleep(0.015)  # they do not go down in the same moment
             await until(lambda: finder.status()["phase"] == "waiting for the network")
             await asyncio.sleep(0.3)
             assert set(world.members) == {at(1), at(2), at(3)}

@@ -25,18 +25,18 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from relay.discovery.candidates import Candidates
 from relay.discovery.hunt import Hunt
+from relay.discovery.members import Found, Pool, all_down, down_for
 from relay.discovery.outage import is_answer
 from relay.discovery.patience import Patience
-from relay.discovery.verdict import Stage, Verdict
-from relay.printable import printable
+from relay.discovery.tally import Tally
+from relay.discovery.verdict import AT_TUNNEL, Verdict
 from relay.resolver_address import ResolverAddress
 from relay.scores import PoolScores, key_of
 from workers.engine.health import State
@@ -47,26 +47,27 @@ LOOK_S: Final = 10.0
 RECHECK_S: Final = 5.0
 """The least time between two rounds of checks of those that were let in."""
 
+BLAME_AFTER_S: Final = 5.0
+"""How long somebody is down before it lowers his score."""
+
 REPLACE_AFTER_S: Final = 60.0
 """How long somebody is down before he leaves the pool, if enough others work."""
 
 FIRST_WAIT_S: Final = 5.0
 LONGEST_WAIT_S: Final = 300.0
-"""Between the end of the candidates and the next beginning."""
+LONGEST_WAIT_OF_NONE_S: Final = 30.0
+"""Between the end of the candidates and the next beginning; where nobody works it is sooner."""
 
 FALLBACK_AFTER: Final = 100
 """Checks after which a fallback is let in where the first sources named nobody."""
-
-AT_TUNNEL: Final = (Stage.TUNNEL, Stage.COMMAND)
-"""Checks that fail for everybody while the tunnel's server is down."""
 
 REACHED_S: Final = 60.0
 """How long after somebody passed a failure at the tunnel is still blamed on the resolver."""
 
 MOST_SPARES: Final = 100
 MEASURED_AT_ONCE: Final = 4
-RECENT: Final = 50
-"""Failures of first candidates that `status` shows."""
+MOST_SELVES: Final = 50
+"""Addresses of the relay itself that are told of."""
 
 Check = Callable[[ResolverAddress, float], Awaitable[Verdict]]
 """Checks an address and waits for each answer so many seconds at most."""
@@ -80,42 +81,6 @@ class Phase(StrEnum):
     SEARCHING = "searching"
     ENOUGH = "enough"
     WAITING = "waiting to start over"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How one resolver of the pool stands now."""
-
-    address: ResolverAddress
-    state: State
-    answered: int
-    """Queries of the tunnel that it has answered since it joined."""
-
-
-class Pool(Protocol):
-    """The pool as the finder sees it."""
-
-    def standings(self) -> Sequence[Standing]:
-        """Return how all resolvers of the pool stand, those that `auto` stands for as well."""
-        ...
-
-    def let_in(self, addresses: Sequence[ResolverAddress]) -> None:
-        """Let `auto` stand for these, and tell the workers what is known of them."""
-        ...
-
-
-@dataclass(slots=True)
-class Found:
-    """One resolver that was let in."""
-
-    is_fallback: bool = False
-    failed: bool = False
-    """Whether it failed its last check."""
-    down_at: float | None = None
-    """Since when it is down, or fails its checks."""
-    answered: int = 0
-    """Queries answered by the last look."""
-    is_measured: bool = False
 
 
 class Finder:
@@ -158,11 +123,8 @@ class Finder:
         self._rest: Iterator[ResolverAddress] = iter(self._candidates)
         self._spares: deque[ResolverAddress] = deque(maxlen=MOST_SPARES)
         """Those that passed when there were enough."""
-        self._checked = 0
-        self._passed = 0
+        self._tally = Tally()
         self._passed_this_time = False
-        self._failed_at: Counter[str] = Counter()
-        self._recent: deque[tuple[ResolverAddress, str]] = deque(maxlen=RECENT)
         self._only_tunnel: dict[ResolverAddress, None] = {}
         """Those of this time through the candidates that failed at the tunnel's check alone."""
         self._early_asked = self._early_open = 0
@@ -221,16 +183,10 @@ class Finder:
             "phase": "waiting for the network" if self._hunt.is_out else self.phase.value,
             "want": self._want,
             "working": self._working(),
-            "checked": self._checked,
-            "passed": self._passed,
             "left": self._candidates.left,
             "rate": round(self._hunt.rate, 1),
-            "failed_at": dict(self._failed_at),
             "fallback": self._is_on_fallback(),
-            "recent": [
-                {"address": address.shown, "verdict": printable(verdict)}
-                for address, verdict in self._recent
-            ],
+            **self._tally.status(),
         }
 
     def _next_ones(self) -> Iterator[ResolverAddress]:
@@ -258,8 +214,7 @@ class Finder:
     def _take(self, verdict: Verdict) -> None:
         """Take what the hunt found out about a candidate."""
         address = verdict.address
-        self._checked += 1
-        self._passed += verdict.passed
+        self._tally.take(verdict, is_early=self._candidates.is_early(address))
         if verdict.is_self:
             self._leave_self_out(address)
         if verdict.passed:
@@ -287,9 +242,6 @@ class Finder:
 
     def _note_failure(self, verdict: Verdict) -> None:
         address = verdict.address
-        self._failed_at["this machine" if verdict.local_fault else verdict.stage.value] += 1
-        if self._candidates.is_early(address) or verdict.stage is not Stage.PLAIN:
-            self._recent.append((address, _told(verdict)))
         if verdict.stage in AT_TUNNEL and verdict.honest is not False:
             if len(self._only_tunnel) < self._want:
                 self._only_tunnel[address] = None
@@ -324,11 +276,11 @@ class Finder:
                 "%s: %d resolvers work, after %d checks",
                 self._name,
                 self._working(),
-                self._checked,
+                self._tally.checked,
             )
 
     def _leave_self_out(self, address: ResolverAddress) -> None:
-        if key_of(address) not in self._selves and len(self._selves) < RECENT:
+        if key_of(address) not in self._selves and len(self._selves) < MOST_SELVES:
             self._selves.add(key_of(address))
             log.warning(
                 "%s: %s is left out: what it is asked comes back to this relay",
@@ -359,7 +311,6 @@ class Finder:
         if not verdict.passed:
             self._checked_again(verdict)
             return
-        found.is_measured = True
         before = self._scores.sizes(address)
         self._scores.measured(verdict)
         if self._scores.sizes(address) != before:
@@ -377,7 +328,7 @@ class Finder:
         if any(not found.is_fallback for found in self.found.values()):
             return
         early_over = self._candidates.early_over and not self._early_open
-        enough_asked = self._early_asked > 0 or self._checked >= FALLBACK_AFTER
+        enough_asked = self._early_asked > 0 or self._tally.checked >= FALLBACK_AFTER
         if not at_end and not (early_over and enough_asked):
             return
         new = [each for each in self._only_tunnel if each not in self.found]
@@ -416,7 +367,6 @@ class Finder:
         """Take note of who went down and who came back."""
         now = self._now()
         standings = self._pool.standings()
-        all_down = _all_down(standings)
         someone_went = False
         for standing in standings:
             found = self.found.get(standing.address)
@@ -426,9 +376,8 @@ class Finder:
                 if found.down_at is None:
                     found.down_at = now
                     someone_went = True
-                    if not (all_down or self._hunt.is_out):
-                        self._scores.went_down(standing.address)
             else:
+                found.is_blamed = False
                 if standing.answered > found.answered:
                     found.failed = False
                 if not found.failed:
@@ -441,7 +390,7 @@ class Finder:
     def _look(self) -> None:
         """Change scores, ask whom nobody asked meanwhile, replace who is down for long."""
         standings = self._pool.standings()
-        all_down = _all_down(standings) or self._hunt.is_out
+        is_outage = all_down(standings) or self._hunt.is_out
         idle = []
         for standing in standings:
             found = self.found.get(standing.address)
@@ -453,11 +402,22 @@ class Finder:
                 idle.append(standing.address)
             elif standing.state is not State.DOWN:
                 self._scores.answered(standing.address)
-            elif not all_down:
-                self._scores.stays_down(standing.address)
+            elif not is_outage:
+                self._blame(standing.address, found)
         self._recheck(idle)
-        if not all_down and self._working() >= self._want:
-            self._drop(self._down_for(REPLACE_AFTER_S))
+        if not is_outage and self._working() >= self._want:
+            self._drop(down_for(self.found, self._now(), REPLACE_AFTER_S))
+
+    def _blame(self, address: ResolverAddress, found: Found) -> None:
+        """Lower the score of somebody who is down while others work.
+
+        Not at once: in an outage of this machine they go down one after the other.
+        """
+        if found.is_blamed:
+            self._scores.stays_down(address)
+        elif found.down_at is not None and self._now() - found.down_at >= BLAME_AFTER_S:
+            self._scores.went_down(address)
+            found.is_blamed = True
 
     def _recheck(self, addresses: Sequence[ResolverAddress]) -> None:
         if addresses:
@@ -498,21 +458,11 @@ class Finder:
         own = sorted(self.found, key=lambda each: states.get(each) is State.DOWN)
         return list(dict.fromkeys((*own, *self._scores.good())))
 
-    def _down_for(self, longer_than_s: float) -> list[ResolverAddress]:
-        """Return who is down for that long, the longest first."""
-        now = self._now()
-        down = [
-            (found.down_at, address)
-            for address, found in self.found.items()
-            if found.down_at is not None and now - found.down_at >= longer_than_s
-        ]
-        return [address for _, address in sorted(down, key=lambda each: each[0])]
-
     def _make_room(self) -> None:
         """Drop the longest down where those that were let in become many."""
         too_many = len(self.found) - 2 * self._want - 1
         if too_many > 0:
-            for address in self._down_for(0.0)[:too_many]:
+            for address in down_for(self.found, self._now(), 0.0)[:too_many]:
                 del self.found[address]
 
     def _drop(self, addresses: Sequence[ResolverAddress]) -> None:
@@ -531,14 +481,15 @@ class Finder:
         """Begin anew after a while."""
         self._consider_fallback(at_end=True)
         self.phase = Phase.WAITING
+        working = self._working()
+        wait_s = self._wait_s if working else min(self._wait_s, LONGEST_WAIT_OF_NONE_S)
         log.info(
             "%s: %d of %d resolvers work, after all candidates: again in %.0f s",
             self._name,
-            self._working(),
+            working,
             self._want,
-            self._wait_s,
+            wait_s,
         )
-        wait_s = self._wait_s
         self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s)
         self._start_over()
         self._begin_at = self._now() + wait_s
@@ -558,13 +509,3 @@ class Finder:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _all_down(standings: Sequence[Standing]) -> bool:
-    return bool(standings) and all(each.state is State.DOWN for each in standings)
-
-
-def _told(verdict: Verdict) -> str:
-    if verdict.stage in AT_TUNNEL:
-        return f"passes plain, fails the {verdict.stage} check: {verdict.reason}"
-    return f"fails the {verdict.stage} check: {verdict.reason}"

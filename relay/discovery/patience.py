@@ -13,7 +13,7 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-from relay.discovery.verdict import Stage, Verdict
+from relay.discovery.verdict import AT_TUNNEL, Verdict
 
 STEPS_S: Final = (0.3, 0.6, 1.2, 2.0)
 """Waits that are given; few, because each has a checker of its own."""
@@ -38,7 +38,7 @@ class Patience:
 
     def take(self, verdict: Verdict) -> None:
         """Learn from a verdict. Liars do not count: forged answers come quicker than any other."""
-        well = verdict.passed or verdict.stage in (Stage.TUNNEL, Stage.COMMAND)
+        well = verdict.passed or verdict.stage in AT_TUNNEL
         if well and verdict.latency_s and verdict.honest is not False:
             self._latencies_s.append(verdict.latency_s)
         elif not verdict.local_fault:

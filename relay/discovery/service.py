@@ -29,7 +29,8 @@ from workers.engine.health import State
 if TYPE_CHECKING:
     from relay.discovery.candidates import Candidates
     from relay.discovery.checks import Checker
-    from relay.discovery.finder import Finder, Standing
+    from relay.discovery.finder import Finder
+    from relay.discovery.members import Standing
     from relay.discovery.verdict import Verdict
 
 READY_LIMIT_S: Final = 10.0
@@ -183,7 +184,7 @@ class Discovery:
             self._changed(pool)
 
     def _standings(self, pool: int) -> list[Standing]:
-        from relay.discovery.finder import Standing
+        from relay.discovery.members import Standing
 
         words, at = self._board.words, self._board.at
         found = []

@@ -25,6 +25,10 @@ class Stage(enum.StrEnum):
     FITNESS = "fitness"
 
 
+AT_TUNNEL: Final = (Stage.TUNNEL, Stage.COMMAND)
+"""Checks that everybody fails while the tunnel's server is down."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fitness:
     """What of a tunnel's messages a resolver lets through. None, or 0: not known."""
