@@ -168,13 +168,16 @@ def test_scan_that_nobody_passes_ends_with_1_and_says_why(farm: Farm, tmp_path: 
     file = written(tmp_path, map(farm.at, hosts))
     tunnel = ("--tunnel", "dnstt", "--domain", "t.example.com")
 
-    done = scanned("--file", file, *tunnel, "--state", tmp_path / "state.json", *QUICK)
+    state = tmp_path / "state.json"
+
+    done = scanned("--file", file, *tunnel, "--state", state, *QUICK)
 
     assert done.returncode == 1
     assert "3 checked" in done.stdout
     assert "0 passed" in done.stdout
     assert "tunnel" in done.stdout
     assert "works, but does not reach the tunnel's server" in done.stdout
+    assert not state.exists()  # that is the server's fault, or the domain's: no score changes
 
 
 def test_scan_of_auto_stops_at_want_and_begins_with_the_best_saved(

@@ -25,7 +25,7 @@ from relay.discovery.checks import Checker
 from relay.discovery.hunt import Hunt
 from relay.discovery.outage import is_answer
 from relay.discovery.service import SAVE_S, candidates_of, check_plan, key_of_pool
-from relay.discovery.verdict import Stage, Verdict
+from relay.discovery.verdict import AT_TUNNEL, Stage, Verdict
 from relay.endpoints import ListenAddress
 from relay.resolver_address import ResolverAddress, with_defaults
 from relay.scores import PoolScores, Scores, key_of
@@ -217,7 +217,9 @@ class Scan:
 
     def _take(self, verdict: Verdict) -> None:
         self._left.discard(verdict.address)
-        if is_answer(verdict) or self._hunt.answered:
+        # Where nobody reaches the tunnel's server, it is down or the domain wrong: nobody's fault.
+        is_blamed = verdict.passed or verdict.stage not in AT_TUNNEL or bool(self._passed)
+        if is_blamed and (is_answer(verdict) or self._hunt.answered):
             self._scores.checked(verdict)
         if verdict.passed:
             self._passed.append(verdict)
