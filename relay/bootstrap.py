@@ -25,7 +25,7 @@ from dns.message import Message, QueryMessage
 from dns.rdatatype import RdataType
 
 from relay.config_errors import AddressError
-from relay.device_resolvers import device_resolvers
+from relay.discovery.device import device_resolvers
 from relay.endpoints import ListenAddress, ip_of, parse_host
 from relay.resolver_address import AUTO, ResolverAddress, parse
 from relay.ways_out import is_local

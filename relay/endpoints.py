@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from relay.config_errors import AddressError
+from relay.config_errors import AddressError, BadValue
+from relay.printable import quoted
 
 LONGEST_NAME: Final = 253
 LONGEST_SOCKET_PATH_BYTES: Final = 107
@@ -42,6 +43,13 @@ def parse_domain(text: str) -> str:
         return _name(no_controls(text, 1024))
     except AddressError as error:
         raise error.about(text) from None
+
+
+def parse_country(text: str) -> str:
+    """Return an ISO code of a country in capital letters."""
+    if not (len(text) == 2 and text.isascii() and text.isalpha()):
+        raise BadValue(f"expected an ISO country code of two letters, not {quoted(text)}")
+    return text.upper()
 
 
 def parse_port(text: str, lowest: int = 1) -> int:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Final
 
 from relay.resolver_address import ResolverAddress
+
+SIZE_STEPS: Final = (512, 1232, 4096)
+"""Octets: without EDNS, what passes nearly every path in one piece, what servers advertise."""
 
 
 class Stage(enum.StrEnum):
@@ -21,6 +25,10 @@ class Stage(enum.StrEnum):
     FITNESS = "fitness"
 
 
+AT_TUNNEL: Final = (Stage.TUNNEL, Stage.COMMAND)
+"""Checks that everybody fails while the tunnel's server is down."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fitness:
     """What of a tunnel's messages a resolver lets through. None, or 0: not known."""
@@ -28,12 +36,21 @@ class Fitness:
     keeps_case: bool | None = None
     """Whether the question of its answers is spelt as it was asked."""
     longest_name: int = 0
-    """Octets of the longest question name it answered, written without the last dot: up to 253."""
+    """Octets of the longest question name it answered, without the last dot: up to 253."""
     largest_reply: int = 0
-    """Octets of the largest size step (512, 1232, 4096) at which a whole reply came back."""
+    """Octets of the largest reply that came back whole as large ones were asked for. Where none of
+    the large ones did, that is the size of a small one: measured, and little."""
     txt: bool | None = None
     edns: bool | None = None
     """Whether its answers carry an OPT record when asked with one."""
+
+    @property
+    def reply_step(self) -> int:
+        """The largest of `SIZE_STEPS` that it is known to let through; 0 for none.
+
+        What lies above is known to fail only where a question has such a reply.
+        """
+        return max((step for step in SIZE_STEPS if step <= self.largest_reply), default=0)
 
 
 @dataclass(frozen=True, slots=True)
