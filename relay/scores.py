@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from relay.config_errors import AddressError
-from relay.discovery.verdict import AT_TUNNEL, Verdict
+from relay.discovery.verdict import AT_TUNNEL, Fitness, Verdict
 from relay.resolver_address import ResolverAddress, parse
 from relay.state_file import StateFile
 
@@ -68,6 +68,8 @@ class Score:
     """Octets of the longest name that it answered; 0: not known."""
     largest_reply: int = 0
     """Octets of the largest reply that came through it whole; 0: not known."""
+    drops_larger: bool = False
+    """Whether a larger one did not."""
     latency_ms: float = 0.0
 
     def at(self, now: float) -> float:
@@ -81,6 +83,7 @@ class Score:
             "seen": self.seen,
             "longest_name": self.longest_name,
             "largest_reply": self.largest_reply,
+            "drops_larger": self.drops_larger,
             "latency_ms": round(self.latency_ms, 3),
         }
 
@@ -100,9 +103,11 @@ class PoolScores:
         return score.at(self._clock()) if score else 0.0
 
     def sizes(self, address: ResolverAddress) -> tuple[int, int]:
-        """Return the longest name and the largest reply that it let through; 0 is not known."""
+        """Return the longest name and the largest reply that it lets through; 0: no known limit."""
         score = self.entries.get(key_of(address))
-        return (score.longest_name, score.largest_reply) if score else (0, 0)
+        if score is None:
+            return 0, 0
+        return score.longest_name, score.largest_reply if score.drops_larger else 0
 
     def good(self) -> list[ResolverAddress]:
         """Return the addresses that were good, the best first, of equals the fastest."""
@@ -133,23 +138,13 @@ class PoolScores:
         if verdict.local_fault or verdict.is_self:
             return
         change = PASSED if verdict.passed else -_loss(verdict)
-        fitness = verdict.fitness
         self._change(
-            verdict.address,
-            change,
-            longest_name=min(fitness.longest_name, _LONGEST_NAME),
-            largest_reply=min(fitness.largest_reply, _LARGEST_REPLY),
-            latency_ms=verdict.latency_s * 1e3,
+            verdict.address, change, latency_ms=verdict.latency_s * 1e3, **_sizes(verdict.fitness)
         )
 
     def measured(self, verdict: Verdict) -> None:
         """Take what a second, longer look found out beside what `checked` was told already."""
-        self._change(
-            verdict.address,
-            0.0,
-            longest_name=min(verdict.fitness.longest_name, _LONGEST_NAME),
-            largest_reply=min(verdict.fitness.largest_reply, _LARGEST_REPLY),
-        )
+        self._change(verdict.address, 0.0, **_sizes(verdict.fitness))
 
     def answered(self, address: ResolverAddress) -> None:
         """Take note that it answers the tunnel's queries."""
@@ -170,12 +165,14 @@ class PoolScores:
             if own is None or own.seen < score.seen:
                 self.entries[key] = score
 
-    def _change(self, address: ResolverAddress, by: float, **known: float) -> None:
+    def _change(
+        self, address: ResolverAddress, by: float, latency_ms: float = 0.0, **sizes: Any
+    ) -> None:
         now = self._clock()
         old = self.entries.get(key_of(address), Score())
         value = min(HIGHEST, max(LOWEST, old.at(now) + by))
-        measured: dict[str, Any] = {name: value for name, value in known.items() if value}
-        self.entries[key_of(address)] = replace(old, value=value, seen=int(now), **measured)
+        known: dict[str, Any] = {"latency_ms": latency_ms} if latency_ms else {}
+        self.entries[key_of(address)] = replace(old, value=value, seen=int(now), **known, **sizes)
         self.changed = True
         if len(self.entries) > 2 * MOST:
             self.entries = bounded(self.entries, now)
@@ -283,6 +280,17 @@ def _merged(ours: dict[str, Score], theirs: dict[str, Score], now: float) -> dic
     return bounded(both, now)
 
 
+def _sizes(fitness: Fitness) -> dict[str, Any]:
+    """Return what was measured, as fields of a `Score`; what was not stays as it was known."""
+    sizes: dict[str, Any] = {}
+    if fitness.longest_name:
+        sizes["longest_name"] = min(fitness.longest_name, _LONGEST_NAME)
+    if fitness.largest_reply:
+        sizes["largest_reply"] = min(fitness.largest_reply, _LARGEST_REPLY)
+        sizes["drops_larger"] = fitness.drops_larger
+    return sizes
+
+
 def _entries(value: object, now: float) -> dict[str, Score]:
     """Return what a file says of one pool, without the parts that are none."""
     if not isinstance(value, dict):
@@ -297,6 +305,7 @@ def _entries(value: object, now: float) -> dict[str, Score]:
             seen=seen,
             longest_name=int(_number(fields, "longest_name", 0, _LONGEST_NAME)),
             largest_reply=int(_number(fields, "largest_reply", 0, _LARGEST_REPLY)),
+            drops_larger=fields.get("drops_larger") is True,
             latency_ms=_number(fields, "latency_ms", 0, _LONGEST_LATENCY_MS),
         )
     return bounded(found, now)

@@ -18,7 +18,8 @@ from relay.scores import PoolScores
 from workers.engine.health import State
 
 WORKING = Verdict(parse("192.0.2.1"), True, Stage.TUNNEL, latency_s=0.01, asked=3, answered=3,
-                  honest=True, fitness=Fitness(longest_name=253, largest_reply=1232))  # fmt: skip
+                  honest=True, fitness=Fitness(longest_name=253, largest_reply=1232,
+                                               drops_larger=True))  # fmt: skip
 DEAD = Verdict(parse("192.0.2.1"), False, Stage.PLAIN, "no answer", asked=3)
 LIAR = Verdict(parse("192.0.2.1"), False, Stage.HONESTY, "lies", asked=2, answered=2, honest=False)
 NO_TUNNEL = Verdict(parse("192.0.2.1"), False, Stage.TUNNEL, "no answer comes back", asked=3,

@@ -22,6 +22,7 @@ from relay.scores import (
     PoolScores,
     Scores,
     bounded,
+    key_of,
     pool_key,
 )
 from relay.state_file import StateFile
@@ -111,11 +112,14 @@ def test_scores_have_one_entry_for_every_spelling_and_way() -> None:
 
 def test_scores_remember_sizes_until_a_later_measurement() -> None:
     pool = PoolScores(Clock())
-    pool.measured(verdict(1, fitness=Fitness(longest_name=253, largest_reply=4096)))
+    limited = Fitness(longest_name=253, largest_reply=900, drops_larger=True)
+    pool.measured(verdict(1, fitness=limited))
     pool.checked(verdict(1))
-    assert pool.sizes(address(1)) == (253, 4096)
-    pool.measured(verdict(1, fitness=Fitness(longest_name=120, largest_reply=512)))
-    assert pool.sizes(address(1)) == (120, 512)
+    assert pool.sizes(address(1)) == (253, 900)
+    # The largest that there was to ask for is no limit.
+    pool.measured(verdict(1, fitness=Fitness(longest_name=120, largest_reply=1140)))
+    assert pool.sizes(address(1)) == (120, 0)
+    assert pool.entries[key_of(address(1))].largest_reply == 1140
 
 
 def test_scores_are_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -135,6 +139,7 @@ def test_scores_are_the_same_after_a_restart(tmp_path: Path) -> None:
                     "seen": 1_000_000,
                     "longest_name": 200,
                     "largest_reply": 0,
+                    "drops_larger": False,
                     "latency_ms": 250.0,
                 }
             }

@@ -2,7 +2,7 @@
 
 Sizes are measured with questions whose replies are known to be large. With public names that is the
 root's DNSKEY with signatures, some 860 to 1,400 octets; a user may name others (`CheckPlan.sizes`).
-A reply smaller than a step leaves the step unknown. All of it costs about five questions.
+All of it costs about five questions.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def size_questions(sizes: Sequence[SizeQuestion]) -> tuple[bytes, ...]:
 async def measure(ask: Ask, name: bytes, sizes: Sequence[bytes]) -> Fitness:
     """Measure a candidate that passed. `name` is a well-known one in wire form."""
     asked = mixed_case(name)
-    plain, text, longest, largest = await asyncio.gather(
+    plain, text, longest, (largest, drops) = await asyncio.gather(
         _said(ask, question(asked, TYPE_A, EDNS_BYTES)),
         _said(ask, question(asked, TYPE_TXT, EDNS_BYTES)),
         _longest_name(ask, name),
@@ -79,6 +79,7 @@ async def measure(ask: Ask, name: bytes, sizes: Sequence[bytes]) -> Fitness:
         keeps_case=case,
         longest_name=longest,
         largest_reply=max(largest, smallest),
+        drops_larger=drops,
         txt=text[0] is not None and text[0].rcode in (NOERROR, NXDOMAIN),
         edns=any(reply.edns for reply in replies) if replies else None,
     )
@@ -108,13 +109,22 @@ async def _passes_name(ask: Ask, name: bytes, length: int) -> bool:
     return bool(outcome.reply) and read(outcome.reply).rcode in (NOERROR, NXDOMAIN)
 
 
-async def _largest_reply(ask: Ask, sizes: Sequence[bytes]) -> int:
-    async def size_of(wire: bytes) -> int:
+async def _largest_reply(ask: Ask, sizes: Sequence[bytes]) -> tuple[int, bool]:
+    """Return the size of the largest reply that came whole, and whether another did not come so.
+
+    An error is an answer to another matter: some resolvers refuse such questions whatever the size.
+    """
+
+    async def size_of(wire: bytes) -> tuple[int, bool]:
         outcome = await ask(wire, wire)
         if not outcome.reply:
-            return 0
+            return 0, True
         reply = read(outcome.reply)
-        whole = reply.rcode == NOERROR and reply.whole and not reply.truncated
-        return len(outcome.reply) if whole else 0
+        if reply.rcode != NOERROR:
+            return 0, False
+        whole = reply.whole and not reply.truncated
+        return (len(outcome.reply), False) if whole else (0, True)
 
-    return max(await asyncio.gather(*map(size_of, sizes)), default=0)
+    found = await asyncio.gather(*map(size_of, sizes))
+    largest = max((size for size, _ in found), default=0)
+    return largest, any(drops for _, drops in found)

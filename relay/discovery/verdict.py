@@ -11,9 +11,6 @@ from typing import Final
 
 from relay.resolver_address import ResolverAddress
 
-SIZE_STEPS: Final = (512, 1232, 4096)
-"""Octets: without EDNS, what passes nearly every path in one piece, what servers advertise."""
-
 
 class Stage(enum.StrEnum):
     """The checks of a candidate, from cheap to dear."""
@@ -38,19 +35,13 @@ class Fitness:
     longest_name: int = 0
     """Octets of the longest question name it answered, without the last dot: up to 253."""
     largest_reply: int = 0
-    """Octets of the largest reply that came back whole as large ones were asked for. Where none of
-    the large ones did, that is the size of a small one: measured, and little."""
+    """Octets of the largest reply that came back whole."""
+    drops_larger: bool = False
+    """Whether a larger one was asked for, and nothing came or it was cut: then that is a limit, and
+    else only the largest that there was to ask for."""
     txt: bool | None = None
     edns: bool | None = None
     """Whether its answers carry an OPT record when asked with one."""
-
-    @property
-    def reply_step(self) -> int:
-        """The largest of `SIZE_STEPS` that it is known to let through; 0 for none.
-
-        What lies above is known to fail only where a question has such a reply.
-        """
-        return max((step for step in SIZE_STEPS if step <= self.largest_reply), default=0)
 
 
 @dataclass(frozen=True, slots=True)
