@@ -215,5 +215,8 @@ class TlsChannel(PlainChannel):
             self._put(self._outgoing.read())
         if parts:
             self._connection.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+        if ended and end is None and not self._closed:
+            # Only TLS's own word says that nothing was cut off.
+            self._connection.at_end()
         if ended and not self._closed:
             self._lost(self._connection, end)
