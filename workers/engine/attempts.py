@@ -172,12 +172,12 @@ class Attempts:
             return min(2 * now - attempt.sent_at, attempt.sent_at + least_s)
         # What was sent later has been answered: this one is lost, and no poll that is held.
         overtaken = self.newest_answered_at > attempt.sent_at
-        trouble_ns = int(now * NS) - self._board.words[late.refused_word]
+        in_doubt = int(now * NS) - self._board.words[late.refused_word] < int(DOUBT_S * NS)
         lost = (
             waits
             or late.losing
             or overtaken
-            or trouble_ns < int(DOUBT_S * NS)
+            or in_doubt
             or late.state in (State.FRESH, State.DOWN)
             or (self._settings.hedge_only_losing and not late.equal)
         )
@@ -191,8 +191,8 @@ class Attempts:
         resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
         # A ceiling is for fresh questions, and a stream repeats what is lost by itself.
-        once_more = lost and not late.interval_ns and not late.is_stream
-        again = not waits and (late.losing or once_more)
+        in_doubt = in_doubt and not late.interval_ns and not late.is_stream
+        again = not waits and (late.losing or in_doubt)
         if resolver is None and again and attempt.kind != HEDGE and not down:
             # Nobody else is there, or all are lossy: better twice than to wait for per_attempt.
             resolver = self._selection.choose(now, query)
