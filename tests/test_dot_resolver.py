@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -25,7 +28,7 @@ from tests.loopback import (
 from tests.rig.certs import Authority, Certificate
 from tests.rig.wire import SERVFAIL, query_wire, reply_of_size, reply_wire
 from workers.settings import ResolverEntry
-from workers.transports import dial
+from workers.transports import dial, tls
 from workers.transports.channel import TlsChannel
 
 NOERROR = 0
@@ -406,6 +409,93 @@ def test_old_tls_versions_are_refused(authority: Authority, good: Certificate) -
             reason, blamed, _ = await fault_of(dot(peer, authority))
             assert "TLS" in reason
             assert blamed == (0, 1)
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("alert", "words"),
+    [
+        (40, "refuses the TLS handshake"),
+        (70, "speaks no version of TLS from 1.2 on"),
+        (112, "refuses the TLS handshake for this host"),
+        (80, "TLS error: tlsv1 alert internal error"),
+    ],
+)
+def test_server_that_refuses_the_handshake_is_a_fault_with_its_reason(
+    alert: int, words: str
+) -> None:
+    @on_loop
+    async def run() -> None:
+        def greets(link: Link) -> None:
+            link.transport.write(b"\x15\x03\x01\x00\x02\x02" + bytes([alert]))
+
+        async with TcpPeer(greets=greets, serve=serve_nothing) as peer:
+            assert await fault_of(dot(peer)) == (words, (0, 1), 1)
+
+    run()
+
+
+def test_certificate_that_is_not_good_is_told_although_the_server_is_gone(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired = authority.issue([NAME], expired=True)
+
+    async def gone(*_: object) -> None:
+        raise ConnectionResetError(errno.ECONNRESET, "gone")
+
+    @on_loop
+    async def run() -> None:
+        step = tls._step
+
+        async def last_step(*arguments: Any) -> bool:
+            try:
+                return await step(*arguments)
+            except ssl.SSLError:
+                monkeypatch.setattr(tls, "_send", gone)
+                raise
+
+        monkeypatch.setattr(tls, "_step", last_step)
+        async with TcpPeer(tls=expired.context()) as peer:
+            reason, _, _ = await fault_of(dot(peer, authority))
+            assert reason == "the certificate has expired"
+
+    run()
+
+
+def test_handshakes_at_once_leave_the_loop_its_other_work(
+    authority: Authority, good: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @on_loop
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        turn = 0
+        steps: list[int] = []
+        do_handshake = ssl.SSLObject.do_handshake
+
+        def recorded(layer: ssl.SSLObject) -> None:
+            if not layer.server_side:
+                steps.append(turn)
+            do_handshake(layer)
+
+        def next_turn() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(next_turn)
+
+        monkeypatch.setattr(ssl.SSLObject, "do_handshake", recorded)
+        async with TcpPeer(tls=good.context()) as peer:
+            entries = [replace(dot(peer, authority), path=f"/{number}") for number in range(12)]
+            async with Shell(*entries) as shell:
+                next_turn()
+                dials = [
+                    loop.create_task(shell.stream(number)._dialler.dial()) for number in range(12)
+                ]
+                channels = await asyncio.gather(*dials)
+                for each in channels:
+                    each._sock.close()
+        assert len(steps) >= 24
+        assert len(set(steps)) == len(steps)
 
     run()
 

@@ -60,6 +60,7 @@ class Pool:
         self.frontends: list[Frontend] = []
         self.resolvers: list[Resolver] = []
         self.unflushed: list[Connection] = []
+        self.handshakes = asyncio.Lock()
         self._report_fault = report_fault
         self._faults: dict[int, str] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -42,11 +42,12 @@ class Broken(RelayError):
 
 
 class Ground:
-    """What the workers' channels need of a pool: a loop, a poller and `flush`."""
+    """What the workers' channels need of a pool: a loop, a poller, `flush`, turns."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.poller = Poller(self.loop, self.flush)
+        self.handshakes = asyncio.Lock()
 
     def flush(self) -> None:
         """Nothing is kept back here."""

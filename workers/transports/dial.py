@@ -166,8 +166,11 @@ class Dialler:
             reason = f"cannot read the authorities in {entry.ca_file}: {in_words(error)}"
             raise DialFailed(reason, blamed=False) from error
         session = self._session if self._session_context is context else None
-        layer = await handshake(self._pool.loop, sock, context, self._server_name, session)
-        return TlsChannel(self._pool, sock, layer)
+        pool = self._pool
+        layer = await handshake(
+            pool.loop, sock, context, self._server_name, session, pool.handshakes
+        )
+        return TlsChannel(pool, sock, layer)
 
 
 class _WayToProxy:

@@ -94,6 +94,17 @@ CERTIFICATE_REASONS: Final = {
 NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
 """Reasons of OpenSSL for a handshake whose other side speaks something else."""
 
+TOO_OLD: Final = "speaks no version of TLS from 1.2 on"
+
+TLS_REASONS: Final = {
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "refuses the TLS handshake",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "wants a certificate of ours in the TLS handshake",
+    "TLSV1_ALERT_PROTOCOL_VERSION": TOO_OLD,
+    "TLSV1_UNRECOGNIZED_NAME": "refuses the TLS handshake for this host",
+    "UNSUPPORTED_PROTOCOL": TOO_OLD,
+}
+"""Reasons of OpenSSL in words, where its own would say little to most people."""
+
 OPENSSL_REASON: Final = re.compile(r"[A-Z0-9_]{3,64}")
 """Names in OpenSSL's table of errors."""
 
@@ -134,6 +145,8 @@ def in_words(error: OSError | None, server_name: str = "") -> str:
     if isinstance(error, ssl.SSLError):
         if error.reason in NOT_TLS:
             return "does not speak TLS on this port"
+        if error.reason in TLS_REASONS:
+            return TLS_REASONS[error.reason]
         if OPENSSL_REASON.fullmatch(error.reason or ""):
             return f"TLS error: {error.reason.lower().replace('_', ' ')}"
         return "TLS error"

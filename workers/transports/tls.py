@@ -11,6 +11,7 @@ import asyncio
 import os
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -56,26 +57,43 @@ async def handshake(
     context: ssl.SSLContext,
     server_name: str,
     session: ssl.SSLSession | None,
+    turns: asyncio.Lock,
 ) -> TlsLayer:
-    """Shake hands on a connected socket. Raises OSError, of which SSLError is one."""
+    """Shake hands on a connected socket. Raises OSError, of which SSLError is one.
+
+    Handshakes that share `turns` compute one after another, and let the loop do its other work in
+    between: each takes some 2 ms, and a pool of many resolvers may begin hundreds at once.
+    """
     incoming = ssl.MemoryBIO()
     outgoing = ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_hostname=server_name, session=session)
     while True:
         try:
+            complete = await _step(tls, turns)
+        except ssl.SSLError:
+            with suppress(OSError):  # a server that is gone needs no reason
+                await _send(loop, sock, outgoing)
+            raise
+        await _send(loop, sock, outgoing)
+        if complete:
+            return TlsLayer(tls, incoming, outgoing)
+        data = await loop.sock_recv(sock, HANDSHAKE_BYTES)
+        if not data:
+            raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "end of stream")
+        incoming.write(data)
+
+
+async def _step(tls: ssl.SSLObject, turns: asyncio.Lock) -> bool:
+    """Go as far as what has come allows; tell whether that is the end. Raises SSLError."""
+    async with turns:
+        try:
             tls.do_handshake()
         except ssl.SSLWantReadError:
-            await _send(loop, sock, outgoing)
-            data = await loop.sock_recv(sock, HANDSHAKE_BYTES)
-            if not data:
-                raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "end of stream") from None
-            incoming.write(data)
-        except ssl.SSLError:
-            await _send(loop, sock, outgoing)  # tell the server why
-            raise
+            return False
         else:
-            await _send(loop, sock, outgoing)
-            return TlsLayer(tls, incoming, outgoing)
+            return True
+        finally:
+            await asyncio.sleep(0)
 
 
 async def _send(
