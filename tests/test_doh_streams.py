@@ -231,6 +231,37 @@ def test_doh_queries_beyond_all_streams_wait_for_room(
     run()
 
 
+def test_doh_server_that_allows_no_more_streams_is_waited_for_and_then_dialled_anew(
+    authority: Authority, good: Certificate
+) -> None:
+    @on_loop
+    async def run() -> None:
+        none = {SettingCodes.MAX_CONCURRENT_STREAMS: 0}
+        some = {SettingCodes.MAX_CONCURRENT_STREAMS: 100}
+        async with (
+            DohServer(good, settings=some, host=HOST) as server,
+            Shell(entry(server, authority), per_attempt_s=1.0) as shell,
+        ):
+            for number in range(4):  # as many connections as there may be
+                assert await shell.ask().rcode() == NOERROR
+                assert len(server.links) == number + 1
+                server.link.say_settings(none)
+                await until(lambda: not any(each.session.room for each in connections(shell)))
+            waiting = ask_many(shell, 20)
+            await settle()
+            assert not any(each.replies for each in waiting)
+            server.link.say_settings(some)
+            assert await rcodes(waiting) == [NOERROR] * 20
+            assert len(server.links) == 4
+            server.link.say_settings(none)
+            await until(lambda: not any(each.session.room for each in connections(shell)))
+            assert await rcodes(ask_many(shell, 20)) == [NOERROR] * 20
+            assert len(server.links) == 5
+            assert counted(shell) == (0, 0, 0)
+
+    run()
+
+
 def test_doh_queries_that_nobody_waits_for_give_their_streams_back(
     authority: Authority, good: Certificate
 ) -> None:
@@ -294,6 +325,28 @@ def test_doh_server_that_opens_no_window_gets_as_much_as_it_allows(
             assert len(server.heard) == 1
             link.raw(settings({INITIAL_WINDOW_SIZE: 1_000}))
             assert await asked.rcode() == NOERROR
+
+    run()
+
+
+@pytest.mark.parametrize("length", ["0", "20", "65535", "9" * 5_000, "-1", "x"])
+def test_doh_body_of_another_length_than_its_header_says_is_no_answer(
+    authority: Authority, good: Certificate, length: str
+) -> None:
+    @on_loop
+    async def run() -> None:
+        def serve(asked: HttpAsked) -> None:
+            asked.link.answer(asked, reply_wire(asked.wire), content_length=length)
+
+        async with (
+            DohServer(good, serve, host=HOST) as server,
+            UdpPeer() as other,
+            Shell(entry(server, authority), other.udp) as shell,
+        ):
+            assert await rcodes(ask_many(shell, 2)) == [NOERROR] * 2
+            await until(lambda: shell.resolver().errors)
+            assert "answered with a body of another length than its header says" in shell.reasons
+            assert shell.resolver().answered == 0
 
     run()
 

@@ -111,6 +111,8 @@ def flaw_of(exchange: Exchange) -> str:
         if kind != DNS_MESSAGE:
             shown = kind.decode() if kind in SHOWN_TYPES else "another content type"
             return f"answered {shown} instead of DNS"
+    if exchange.length not in (-1, len(exchange.body)):
+        return "answered with a body of another length than its header says"
     return "" if exchange.body else "answered with an empty body"
 
 
@@ -124,6 +126,7 @@ class DohConnection(Connection):
         self.session = session
         self._heard_at = now
         self._pinged_at = 0.0
+        self._barred_at = 0.0
         self._flaw_told_at = -inf
         self._flawless_from = now
         self.line_up()
@@ -137,7 +140,10 @@ class DohConnection(Connection):
         if self.closing or self.channel.unsent_bytes > MAX_UNSENT_BYTES:
             return False
         if not session.room and not self._make_room():
+            if not session.held:
+                self._bar(now)
             return False
+        self._barred_at = 0.0
         if not self.table and now - self.idle_since > PING_IDLE_S and session.ping():
             self._pinged_at = now
         self.opened(now, attempt)
@@ -210,6 +216,15 @@ class DohConnection(Connection):
             session.drop_closed()
             self.line_up()
         return session.room
+
+    def _bar(self, now: float) -> None:
+        """The server allows no request at all (RFC 9113, 6.5.2: for a short time only).
+
+        A connection on which that lasts for `per_attempt` is given up for another.
+        """
+        self._barred_at = self._barred_at or now
+        self.closing = now - self._barred_at >= self.pool.engine.settings.per_attempt_s
+        self.owner.watch()
 
     def _serve(self, now: float) -> None:
         """See what became of the requests that ended."""

@@ -79,6 +79,7 @@ from workers.transports.http_exchange import (
 )
 
 MAX_CONTINUATIONS: Final = 8
+MAX_LENGTH_DIGITS: Final = 9
 MAX_SETTINGS: Final = 64
 """Settings in one frame; the protocol knows less than ten."""
 
@@ -403,11 +404,14 @@ class Http2Session:
             return
         status = b""
         content_type = b""
+        length = -1
         for name, value in fields:
             if name == b":status":
                 status = value
             elif name == b"content-type":
                 content_type = value
+            elif name == b"content-length":
+                length = int(value) if value.isdigit() and len(value) <= MAX_LENGTH_DIGITS else -2
         if len(status) != 3 or not status.isdigit():
             self._end_badly(exchange, MALFORMED, "no status")
         elif status < b"200":
@@ -417,6 +421,7 @@ class Http2Session:
         else:
             exchange.status = int(status)
             exchange.content_type = content_type
+            exchange.length = length
             if flags & END_STREAM:
                 self._complete(exchange)
 

@@ -56,6 +56,9 @@ class Target:
 class Exchange:
     """One request and its response. The header fields that matter are kept, no others.
 
+    `length` is how long the body is to be as its header says: -1 where it says nothing or where the
+    session sees to it, -2 where it says no length.
+
     `window`, `unsent` and `early` are HTTP/2's: how much of the body may go now, what has not gone,
     and the message where it was sent before the server's settings were known.
     """
@@ -66,6 +69,7 @@ class Exchange:
         "content_type",
         "early",
         "error",
+        "length",
         "outcome",
         "status",
         "stream",
@@ -79,6 +83,7 @@ class Exchange:
         self.outcome = PENDING
         self.status = 0
         self.content_type = b""
+        self.length = -1
         self.body: bytes | bytearray = b""
         self.error = ""
         self.window = 0
