@@ -54,13 +54,14 @@ class StateFile:
     def read(self) -> Content:
         """Return the content, empty where there is none that can be read."""
         try:
-            return _parsed(_bytes_of(self.path))
+            try:
+                return _parsed(_bytes_of(self.path))
+            except _Senseless as error:
+                return self._read_again(str(error))
         except FileNotFoundError:
             return {}
         except OSError as error:
             self._say("cannot be read", error.strerror or str(error))
-        except _Senseless as error:
-            self._set_aside(str(error))
         return {}
 
     def update(self, change: Callable[[Content], Content]) -> bool:
@@ -68,7 +69,8 @@ class StateFile:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked():
-                data = orjson.dumps({**change(self.read()), "version": VERSION})
+                # Where it is there and cannot be read, what it holds is not lost for that.
+                data = orjson.dumps({**change(self._read_locked()), "version": VERSION})
                 self._replace(data)
         except OSError as error:
             self._say("cannot be written", error.strerror or str(error))
@@ -76,11 +78,31 @@ class StateFile:
         self._said.clear()
         return True
 
+    def _read_locked(self) -> Content:
+        """Read it while nobody else writes. Raises OSError."""
+        try:
+            return _parsed(_bytes_of(self.path))
+        except FileNotFoundError:
+            return {}
+        except _Senseless as error:
+            self._set_aside(str(error))
+        return {}
+
+    def _read_again(self, why: str) -> Content:
+        """Read a file that made no sense: another relay may have put a good one there by now."""
+        try:
+            with self._locked():
+                return self._read_locked()
+        except OSError as error:
+            self._say(f"is of no use, and left where it is: {error.strerror or error}", why)
+        return {}
+
     def _replace(self, data: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(self.path).st_mode):
                 raise OSError(errno.EINVAL, "it is no regular file")
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        # One name for all: who writes has the lock, and a killed one's leftover is written over.
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
         try:
             with open(temporary, "wb", opener=_private) as file:  # Path.open knows no opener
                 file.write(data)
@@ -136,7 +158,7 @@ class StateFile:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _bytes_of(path: Path) -> bytes:

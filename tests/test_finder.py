@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -142,7 +143,9 @@ def test_finder_lets_in_who_passes_at_once_and_stops_at_want() -> None:
             assert (shown["phase"], shown["working"], shown["want"]) == ("enough", 3, 3)
             assert shown["failed_at"]["honesty"] > 5
             assert all("lies" in each["verdict"] for each in shown["recent"])
-            assert world.scores.value(at(0)) < -5 < 0 < world.scores.value(at(10))
+            # Who lied before anybody was honest may have had a portal in front of him.
+            assert world.scores.value(at(0)) == 0
+            assert world.scores.value(at(15)) < -5 < 0 < world.scores.value(at(10))
             assert len(world.ever) == 3
 
     asyncio.run(main())
@@ -400,5 +403,53 @@ def test_finder_asks_early_ones_with_patience_and_long_lists_in_haste() -> None:
             waits = dict(reversed(world.checks[:60]))
             assert {waits[at(number)] for number in range(5)} == {2.0}
             assert {waits[at(number)] for number in range(5, 60)} == {0.3}
+
+    asyncio.run(main())
+
+
+def test_finder_in_a_network_that_lies_for_everybody_blames_nobody_and_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finder_module, "AGAIN_S", 0.05)
+
+    async def main() -> None:
+        # A portal before somebody logs in; the list is so long that it does not end meanwhile.
+        world = World(20_000, early=8)
+        for number in range(4):
+            for _ in range(2):
+                world.scores.checked(replace(WORKING, address=at(number)))
+        world.set(range(20_000), LIAR)
+        finder = world.finder(want=3)
+        async with running(finder):
+            await until(lambda: len(world.checks) > 2_000)
+            asked = [address for address, _ in world.checks]
+            assert asked.count(at(0)) > 1
+            assert asked.count(at(7)) > 1
+            assert not world.ever
+            world.verdicts = {at(number): WORKING for number in (0, 2, 7)}
+            await until(lambda: finder.phase is Phase.ENOUGH)
+            assert set(world.members) == {at(0), at(2), at(7)}
+            # One that was in the pool, and the portal is back: not his fault either.
+            world.set(range(20_000), LIAR)
+            finder.network_changed()
+            await until(lambda: not world.members)
+        assert min(world.scores.value(at(number)) for number in (0, 1, 2, 3, 7, 50)) >= 0
+        assert world.scores.value(at(2)) > 4
+
+    asyncio.run(main())
+
+
+def test_finder_asks_again_meanwhile_without_blame_for_every_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finder_module, "AGAIN_S", 0.02)
+
+    async def main() -> None:
+        world = World(20_000, early=4)
+        world.set((1,), WORKING)
+        finder = world.finder(want=3)
+        async with running(finder):
+            await until(lambda: [each for each, _ in world.checks].count(at(3)) > 10)
+        assert -1.1 < world.scores.value(at(3)) < 0
 
     asyncio.run(main())

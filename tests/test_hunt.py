@@ -241,6 +241,7 @@ def test_patience_of_long_lists_follows_those_that_answer_well() -> None:
     assert patience.wait_s(hasty=False) == STEPS_S[-1]
     assert patience.wait_s(hasty=True) == STEPS_S[0]
     patience.take(well(0.001, passed=False, honest=False))  # a forger is always quick
+    patience.take(well(0.001, passed=False))  # and who is near by does not reach the tunnel
     assert patience.wait_s(hasty=True) == STEPS_S[0]
     patience.take(well(0.25))
     assert patience.wait_s(hasty=True) == 1.2
@@ -256,3 +257,13 @@ def test_patience_is_long_after_haste_was_in_vain() -> None:
     assert patience.wait_s(hasty=True) == STEPS_S[-1]
     patience.take(well(0.05))
     assert patience.wait_s(hasty=True) == STEPS_S[0]
+
+
+def test_patience_grows_with_every_list_that_was_not_enough() -> None:
+    patience = Patience()
+    patience.take(well(0.001))
+    waits = []
+    for _ in range(5):
+        waits.append(patience.wait_s(hasty=True))
+        patience.grow()
+    assert waits == [*STEPS_S, STEPS_S[-1]]

@@ -158,3 +158,48 @@ def test_state_file_whose_lock_is_held_is_left_as_it_is(
         assert not put(path, {"b": {}})
     assert "another relay holds its lock" in caplog.text
     assert StateFile(path).read()["pools"] == {}
+
+
+def test_state_file_that_cannot_be_read_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.json"
+    assert put(path, {"of another relay": {}})
+    before = path.read_bytes()
+    opened = os.open
+
+    def fails(name: Any, *rest: Any) -> int:
+        if name == path:  # all descriptors are in use, for a moment
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        assert StateFile(path).read() == {}
+        assert not put(path, {"ours": {}})
+    assert path.read_bytes() == before
+
+
+def test_state_file_senseless_for_a_moment_is_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.json"
+    path.write_bytes(b"{")
+    file = StateFile(path)
+    locked = file._locked
+
+    def late() -> Any:
+        # Another relay has written by the time that this one has the lock.
+        path.write_bytes(orjson.dumps(GOOD))
+        return locked()
+
+    monkeypatch.setattr(file, "_locked", late)
+    assert file.read() == GOOD
+    assert not (tmp_path / "state.json.bad").exists()
+
+
+def test_state_file_leftover_of_a_killed_relay_is_used_up(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    (tmp_path / ".state.json.tmp").write_bytes(b"half of")
+    assert put(path, {})
+    assert {each.name for each in tmp_path.iterdir()} == {"state.json", ".state.json.lock"}

@@ -10,6 +10,7 @@ come; the large lists are read as far as they are needed.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -23,6 +24,10 @@ from relay.ways_out import Proxy, is_local
 
 EARLY: Final = ("device", "country", "known")
 """Sources that are few, and likely to work: what they say of the tunnel says something of it."""
+
+
+MOST_FIRST: Final = 100
+"""Candidates that are remembered as the first ones."""
 
 
 class Listed(Protocol):
@@ -77,6 +82,8 @@ class Candidates:
     taken: Iterable[ResolverAddress] = ()
     """Those that are in the pool already."""
     rng: random.Random = field(default_factory=random.Random)
+    first: deque[ResolverAddress] = field(default_factory=lambda: deque(maxlen=MOST_FIRST))
+    """The first of those of the sources `EARLY` that were given out, the saved ones before all."""
     early_over: bool = False
     """Whether the saved ones and those of the sources `EARLY` have all been given out."""
     left: int | None = None
@@ -99,6 +106,8 @@ class Candidates:
             if key in bad:
                 later[key] = address
             elif (usable := self._dressed(address)) is not None:
+                if key in self._early and len(self.first) < MOST_FIRST:
+                    self.first.append(usable)
                 yield usable
         self.early_over = True
         for address in sorted(later.values(), key=self.scores.value, reverse=True):

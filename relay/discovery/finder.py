@@ -64,6 +64,14 @@ FALLBACK_AFTER: Final = 100
 REACHED_S: Final = 60.0
 """How long after somebody passed a failure at the tunnel is still blamed on the resolver."""
 
+HONEST_S: Final = 60.0
+"""How long after somebody was honest others are blamed for what they answer, or do not. A network
+with a portal in it lies and refuses for everybody; that says nothing of them."""
+
+AGAIN_S: Final = 15.0
+"""While too few work, the first candidates are asked again so often: a way through the long lists
+takes minutes, and what kept these from answering may last seconds."""
+
 MOST_SPARES: Final = 100
 MEASURED_AT_ONCE: Final = 4
 MOST_SELVES: Final = 50
@@ -138,6 +146,13 @@ class Finder:
         self._rechecked_at = -math.inf
         self._reached_at = -math.inf
         """When somebody passed all checks last."""
+        self._honest_at = -math.inf
+        """When somebody was found to be honest last."""
+        self._again: deque[ResolverAddress] = deque()
+        """The first ones, to be asked again this time through the candidates."""
+        self._again_open: set[ResolverAddress] = set()
+        """Of those: whose checks go on."""
+        self._again_at = self._now() + AGAIN_S
 
     async def run(self) -> None:
         """Find and keep, for ever."""
@@ -156,7 +171,9 @@ class Finder:
                         self._end_of_candidates()
                 if self._working() >= self._want:
                     self._reach_enough()
-                elif hunting is None and self._now() >= self._begin_at:
+                elif hunting is not None:
+                    self._ask_again()
+                elif self._now() >= self._begin_at:
                     self.phase = Phase.SEARCHING
                     hunting = asyncio.ensure_future(self._hunt.run(self._next_ones(), self._take))
                     hunting.add_done_callback(lambda _: self._woken.set())
@@ -172,6 +189,7 @@ class Finder:
     def network_changed(self) -> None:
         """Look at everything afresh: the candidates from their beginning, and who was let in."""
         self._wait_s = FIRST_WAIT_S
+        self._patience = Patience()
         self._start_over()
         self._recheck(list(self.found))
         self._hunt.wake()
@@ -190,10 +208,15 @@ class Finder:
         }
 
     def _next_ones(self) -> Iterator[ResolverAddress]:
-        """Yield whom to check next: the spares, then the rest of the candidates."""
+        """Yield whom to check next: spares, those to ask again, the other candidates."""
         while True:
             if self._spares:
                 yield self._spares.popleft()
+            elif self._again:
+                first = self._again.popleft()
+                if first not in self.found:
+                    self._again_open.add(first)
+                    yield first
             elif (address := next(self._rest, None)) is not None:
                 yield address
             else:
@@ -219,8 +242,12 @@ class Finder:
             self._leave_self_out(address)
         if verdict.passed:
             self._reached_at = self._now()
-        if is_answer(verdict) or self._hunt.answered:
+        if verdict.honest:
+            self._honest_at = self._now()
+        # Once for every time through the candidates is blame enough.
+        if verdict.passed or address not in self._again_open:
             self._score(verdict)
+        self._again_open.discard(address)
         self._patience.take(verdict)
         if address in self.found and not self.found[address].is_fallback:
             self._checked_again(verdict)
@@ -235,9 +262,12 @@ class Finder:
         self._consider_fallback()
 
     def _score(self, verdict: Verdict) -> None:
-        """Change the score of who was checked, unless the tunnel's server may be down."""
-        is_recent = self._now() - self._reached_at <= REACHED_S
-        if verdict.passed or is_recent or verdict.stage not in AT_TUNNEL:
+        """Change the score of who was checked, unless it may be the network, or the server."""
+        now = self._now()
+        is_blamed = now - self._honest_at <= HONEST_S
+        if verdict.stage in AT_TUNNEL:
+            is_blamed = now - self._reached_at <= REACHED_S
+        if verdict.passed or is_blamed:
             self._scores.checked(verdict)
 
     def _note_failure(self, verdict: Verdict) -> None:
@@ -436,6 +466,11 @@ class Finder:
         someone_answered = any(map(is_answer, verdicts))
         if any(verdict.passed for verdict in verdicts):
             self._reached_at = self._now()
+        if any(verdict.honest for verdict in verdicts):
+            self._honest_at = self._now()
+        elif any(verdict.honest is False for verdict in verdicts):
+            # They were honest when they were let in: now it may be the network that lies.
+            self._honest_at = -math.inf
         fit = []
         for verdict in verdicts:
             found = self.found.get(verdict.address)
@@ -468,6 +503,7 @@ class Finder:
     def _drop(self, addresses: Sequence[ResolverAddress]) -> None:
         dropped = [address for address in addresses if self.found.pop(address, None)]
         for address in dropped:
+            self._candidates.first.appendleft(address)
             log.info("%s: %s leaves the pool", self._name, address.shown)
         if dropped:
             self._tell_pool()
@@ -480,6 +516,7 @@ class Finder:
     def _end_of_candidates(self) -> None:
         """Begin anew after a while."""
         self._consider_fallback(at_end=True)
+        self._patience.grow()
         self.phase = Phase.WAITING
         working = self._working()
         wait_s = self._wait_s if working else min(self._wait_s, LONGEST_WAIT_OF_NONE_S)
@@ -494,7 +531,17 @@ class Finder:
         self._start_over()
         self._begin_at = self._now() + wait_s
 
+    def _ask_again(self) -> None:
+        """Put the first ones, and who was dropped, in front every now and then."""
+        if self._now() < self._again_at or self._again_open:
+            return
+        self._again_at = self._now() + AGAIN_S
+        self._again = deque(self._candidates.first)
+
     def _start_over(self) -> None:
+        self._again.clear()
+        self._again_open.clear()
+        self._again_at = self._now() + AGAIN_S
         working = [address for address, found in self.found.items() if not found.is_fallback]
         self._candidates = self._make_candidates(working)
         self._rest = iter(self._candidates)

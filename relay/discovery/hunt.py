@@ -77,11 +77,6 @@ class Hunt:
         running = time.monotonic() - self._since if self._since is not None else 0.0
         return self.done / max(0.001, self._busy_s + running)
 
-    @property
-    def answered(self) -> bool:
-        """Whether anybody has answered anything so far."""
-        return self._doubt.answered
-
     async def run(self, candidates: Iterator[ResolverAddress], on_verdict: OnVerdict) -> bool:
         """Check `candidates` and report each one; True at their end, False where it was stopped.
 

@@ -31,13 +31,10 @@ class Doubt:
     """Holds back the failures that nobody has vouched for yet."""
 
     held: list[Verdict] = field(default_factory=list)
-    answered: bool = False
-    """Whether anybody has answered anything so far."""
 
     def take(self, verdict: Verdict) -> list[Verdict]:
         """Take a verdict; return those that can be believed now, in the order they came in."""
         if is_answer(verdict):
-            self.answered = True
             return [*self.vouched(), verdict]
         self.held.append(verdict)
         return []

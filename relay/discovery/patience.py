@@ -4,7 +4,9 @@ Used by: the finder. In the long lists most addresses are dead, and a check of o
 it waits: haste finds those that work sooner. It costs nothing where others are known to be quicker:
 the pool sets aside whoever is much slower. So the long lists are given a few times what good
 resolvers took so far; before there are any, little for a while, and all the time after that, for
-the whole network may be slow.
+the whole network may be slow. Good are those that passed: who works, but does not reach the tunnel,
+is mostly near by, and who does is not. And where a whole list did not give enough, it is gone
+through with more patience every time.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-from relay.discovery.verdict import AT_TUNNEL, Verdict
+from relay.discovery.verdict import Verdict
 
 STEPS_S: Final = (0.3, 0.6, 1.2, 2.0)
 """Waits that are given; few, because each has a checker of its own."""
@@ -35,11 +37,16 @@ class Patience:
     def __init__(self) -> None:
         self._latencies_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._in_vain = 0
+        self._least = 0
+        """Place in STEPS_S of the least wait."""
+
+    def grow(self) -> None:
+        """Wait longer from now on: all candidates together were not enough."""
+        self._least = min(self._least + 1, len(STEPS_S) - 1)
 
     def take(self, verdict: Verdict) -> None:
-        """Learn from a verdict. Liars do not count: forged answers come quicker than any other."""
-        well = verdict.passed or verdict.stage in AT_TUNNEL
-        if well and verdict.latency_s and verdict.honest is not False:
+        """Learn from a verdict."""
+        if verdict.passed:
             self._latencies_s.append(verdict.latency_s)
         elif not verdict.local_fault:
             self._in_vain += 1
@@ -54,4 +61,5 @@ class Patience:
             wanted_s = 0.0
         else:
             return self.longest_s
-        return next((step for step in STEPS_S if step >= wanted_s), self.longest_s)
+        waits = STEPS_S[self._least :]
+        return next((step for step in waits if step >= wanted_s), self.longest_s)

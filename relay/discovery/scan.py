@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,11 +23,11 @@ from relay.config_errors import AddressError
 from relay.discovery.candidates import is_own
 from relay.discovery.checks import Checker
 from relay.discovery.hunt import Hunt
-from relay.discovery.outage import is_answer
 from relay.discovery.service import SAVE_S, candidates_of, check_plan, key_of_pool
 from relay.discovery.verdict import AT_TUNNEL, Stage, Verdict
 from relay.endpoints import ListenAddress
 from relay.resolver_address import ResolverAddress, with_defaults
+from relay.scores import MOST as MOST_SCORES
 from relay.scores import PoolScores, Scores, key_of
 from relay.state_file import StateFile
 from shared.own_question import OwnQuestion
@@ -121,6 +121,10 @@ class Scan:
         self._ended = asyncio.Event()
         self._result = Result()
         self._passed: list[Verdict] = []
+        self._honest = False
+        """Whether anybody was found to be honest."""
+        self._unblamed: deque[Verdict] = deque(maxlen=MOST_SCORES)
+        """Failures from before that."""
         self._failed: list[Verdict] = []
         self._left: set[ResolverAddress] = set()
         self._looking_up = asyncio.Semaphore(LOOK_UPS)
@@ -217,10 +221,7 @@ class Scan:
 
     def _take(self, verdict: Verdict) -> None:
         self._left.discard(verdict.address)
-        # Where nobody reaches the tunnel's server, it is down or the domain wrong: nobody's fault.
-        is_blamed = verdict.passed or verdict.stage not in AT_TUNNEL or bool(self._passed)
-        if is_blamed and (is_answer(verdict) or self._hunt.answered):
-            self._scores.checked(verdict)
+        self._score(verdict)
         if verdict.passed:
             self._passed.append(verdict)
             if len(self._passed) == self._order.want and not self._ended.is_set():
@@ -233,6 +234,22 @@ class Scan:
         reasons[reason] += 1
         if self._order.keep_failed:
             self._failed.append(verdict)
+
+    def _score(self, verdict: Verdict) -> None:
+        """Change its score, unless it may be nobody's fault.
+
+        Where nobody reaches the tunnel's server, it is down or the domain wrong; where nobody is
+        honest, there is a portal in the network.
+        """
+        if verdict.honest and not self._honest:
+            self._honest = True
+            for each in self._unblamed:
+                self._scores.checked(each)
+            self._unblamed.clear()
+        if verdict.passed or (self._passed if verdict.stage in AT_TUNNEL else self._honest):
+            self._scores.checked(verdict)
+        elif verdict.stage not in AT_TUNNEL:
+            self._unblamed.append(verdict)
 
     def _tell(self) -> None:
         hunt = self._hunt
