@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -50,6 +51,27 @@ def pytest_runtest_makereport(
     elif report.when == "teardown":
         forget_ended()
     return report
+
+
+@pytest.fixture(autouse=True)
+def no_callback_failed() -> Iterator[None]:
+    """A callback that raises ends no test: the event loop only logs it. Here it is a failure."""
+    failed: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: failed.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("asyncio").addHandler(handler)
+    yield
+    logging.getLogger("asyncio").removeHandler(handler)
+    assert not failed, failed[0]
+
+
+@pytest.fixture(autouse=True)
+def no_relay_logged_a_traceback(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nor does what a relay in another process had to log, unless the test makes it fail."""
+    yield
+    if request.node.get_closest_marker("breaks") is None:
+        for name, path in logs_to_show():
+            assert b"Traceback (most recent" not in path.read_bytes(), f"{name}: {log_tail(path)}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -126,7 +126,16 @@ class _Link:
         self.why = ""
         self.open: dict[object, tuple[bytes, asyncio.Future[bytes]]] = {}
         self._unasked_bytes = 0
-        channel.start(cast(Any, self), self._lost)
+        self._connected_at = monotonic()
+        channel.start(self, self._lost)
+
+    @property
+    def silent_since(self) -> float:
+        """Since when it may owe an answer; 0 while it owes none."""
+        return self._connected_at if self.open else 0.0
+
+    def at_end(self) -> None:
+        """The server said that this was all."""
 
     def ask(self, question: bytes) -> asyncio.Future[bytes]:
         """Send a question; return its reply to come, which fails with Broken."""
@@ -234,6 +243,15 @@ class _HttpLink(_Link):
             session.receive(data)
         except HttpError as error:
             why = str(error)
+        self._serve(why)
+
+    def at_end(self) -> None:
+        """The server said that this was all: that ends some responses of HTTP/1.1."""
+        self._session.receive_end()
+        self._serve("")
+
+    def _serve(self, why: str) -> None:
+        session = self._session
         for exchange in session.ended:
             attempt = cast(Any, exchange.attempt)
             asked, waiting = self.open.get(attempt, (b"", None))

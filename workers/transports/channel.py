@@ -12,9 +12,8 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from workers.transports.connection import Connection
 from workers.transports.tls import TlsLayer
 
 if TYPE_CHECKING:
@@ -26,7 +25,25 @@ RECEIVE_BYTES: Final = 65_536
 RECORD_BYTES: Final = 16_384
 """The most that one TLS record carries."""
 
-Lost = Callable[[Connection, OSError | None], None]
+
+class Carried(Protocol):
+    """What a channel carries the bytes of: a connection of a resolver."""
+
+    @property
+    def silent_since(self) -> float:
+        """When the server began to owe an answer; 0 while it owes none."""
+        ...
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes of the server."""
+        ...
+
+    def at_end(self) -> None:
+        """The server said that this was all."""
+        ...
+
+
+Lost = Callable[[Any, OSError | None], None]
 """Takes a connection that is gone and why; None where the server closed it in order."""
 
 
@@ -44,11 +61,11 @@ class PlainChannel:
         self._acknowledge = sock.setsockopt
         self._unsent = bytearray()
         self._closed = False
-        self._connection: Connection
+        self._connection: Carried
         self._lost: Lost
         self.unsent_bytes = 0
 
-    def start(self, connection: Connection, lost: Lost) -> None:
+    def start(self, connection: Carried, lost: Lost) -> None:
         """Begin to read for `connection`; call `lost` at the end of the stream."""
         self._connection = connection
         self._lost = lost
@@ -157,7 +174,7 @@ class TlsChannel(PlainChannel):
         """What a later connection can resume."""
         return self._tls.session
 
-    def start(self, connection: Connection, lost: Lost) -> None:
+    def start(self, connection: Carried, lost: Lost) -> None:
         """Begin to read, first what came together with the end of the handshake."""
         super().start(connection, lost)
         if self._incoming.pending or self._tls.pending():
