@@ -69,6 +69,7 @@ class Attempts:
         "_outbox",
         "_per_attempt_s",
         "_publisher",
+        "_scout",
         "_selection",
         "_settings",
         "_slowest_before_s",
@@ -103,6 +104,7 @@ class Attempts:
         self._slowest_before_s = 0.0
         self._slowest_until = 0.0
         self._unheard_from = 0.0
+        self._scout: Query | None = None
         self.waiting = WaitingRoom(selection, settings.token_wait_s, self._send_waiting, self.fail)
 
     def open(self, now: float, query: Query, resolver: Resolver, kind: int) -> Attempt:
@@ -153,7 +155,8 @@ class Attempts:
     def late(self, now: float, attempt: Attempt) -> float:
         """Hedge: try a late query on another resolver too. Return when to look at it again.
 
-        What may only be held may show later that it is lost: it is looked at when twice as old.
+        What may only be held may show later that it is lost: it is looked at when twice as old. So
+        is a hedge that is late too, while nothing tells that others are answered.
         """
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
@@ -179,13 +182,19 @@ class Attempts:
                 return 2 * now - attempt.sent_at
             self._unheard_from = now + self._per_attempt_s
             lost = True
+        if attempt.kind == HEDGE and not overtaken and not self._goes_on(now, attempt):
+            return 2 * now - attempt.sent_at
         if lost and query.doubted is None:
             query.doubted = attempt
         resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
         again = late.losing or (lost and not late.interval_ns)  # a ceiling is for fresh questions
-        if resolver is None and again and attempt.kind != HEDGE and not down:
-            # Nobody else is there, or all are lossy: better twice than to wait for per_attempt.
+        if resolver is None and again and attempt.kind == HEDGE:
+            # One that is at a limit would be asked many times what it allows.
+            is_known_time = self._unheard_of_s < NEVER
+            again = now < late.random_until or (is_known_time and self._goes_on(now, attempt))
+        if resolver is None and again and not down:
+            # Nobody else is there, or all are lossy: better again than to wait for per_attempt.
             resolver = self._selection.choose(now, query)
         if resolver is not None:
             self._counters.hedges += 1
@@ -194,6 +203,20 @@ class Attempts:
             # Those that refused it before may have room by now.
             self.waiting.admit(now, query, refused=query.refused, first=True)
         return NEVER
+
+    def _goes_on(self, now: float, hedge: Attempt) -> bool:
+        """Tell whether the query of a late hedge goes on with no sign that others get through.
+
+        When all are late the way to them is full or cut, and were every query sent again and again
+        the load would be many times what it was. So one at a time looks for a way, and only when
+        no answer takes as long.
+        """
+        if now - hedge.sent_at < self._unheard_of_s < NEVER:
+            return False
+        scout = self._scout
+        if scout is None or scout.answered or not scout.open:
+            self._scout = hedge.query
+        return self._scout is hedge.query
 
     def refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
         """Send a refused query on to another resolver at once."""
