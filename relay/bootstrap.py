@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
@@ -26,11 +25,12 @@ from dns.message import Message, QueryMessage
 from dns.rdatatype import RdataType
 
 from relay.config_errors import AddressError
-from relay.device_resolvers import device_resolvers
+from relay.discovery.device import device_resolvers
 from relay.endpoints import ListenAddress, ip_of, parse_host
 from relay.resolver_address import AUTO, ResolverAddress, parse
 from relay.ways_out import is_local
 from shared.errors import RelayError
+from workers.transports.faults import in_words
 
 DEFAULT: Final = (
     parse("8.8.8.8"),
@@ -230,13 +230,8 @@ async def _ask_for(server: ResolverAddress, name: str, bind: str, version: int) 
             assert isinstance(reply, QueryMessage)  # what the answer to a query is
             answer = reply.resolve_chaining().answer
             return [] if answer is None else [record.address for record in answer]
-        except ssl.SSLCertVerificationError as error:
-            reason = f"its certificate: {error.verify_message}"
-        except ssl.SSLError as error:
-            reason = f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
         except OSError as error:
-            # Event loops write texts of their own into some.
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            reason = in_words(error, server.host)
         except EOFError:
             reason = "closed the connection"
         except (dns.exception.DNSException, ValueError):

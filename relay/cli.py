@@ -7,6 +7,7 @@ that are slow to import are imported by the command that needs them.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import sys
@@ -29,7 +30,14 @@ from relay.config import (
     usable_cores,
 )
 from relay.config_errors import BadValue, ConfigError, ConfigProblems
-from relay.endpoints import ControlAddress, no_controls, parse_control, parse_domain, parse_listen
+from relay.endpoints import (
+    ControlAddress,
+    no_controls,
+    parse_control,
+    parse_country,
+    parse_domain,
+    parse_listen,
+)
 from relay.printable import printable
 from relay.profiles import PROFILES
 from relay.resolver_list import parse_bootstrap, parse_entry
@@ -89,21 +97,22 @@ def _parse_workers(text: str) -> int:
     raise BadValue(f'expected a whole number from 1 to {MAX_WORKERS} or "auto"', text=text)
 
 
-def _parse_path(text: str) -> Path:
+def parse_path(text: str) -> Path:
+    """Return the path that `text` names; raise `BadValue` where it cannot be one."""
     try:
         return Path(no_controls(text, 4096))
     except BadValue as error:
         raise error.about(text) from None
 
 
-_CONFIG_FILE = click.Path(path_type=Path)
+CONFIG_FILE = click.Path(path_type=Path)
 _CONTROL = Parsed("PATH|HOST:PORT", parse_control)
 
 
 def _pool_options(command: Command) -> Command:
     """Give a command the options that make up a configuration."""
     options = (
-        click.option("-c", "--config", type=_CONFIG_FILE, help="Configuration file, JSON or TOML."),
+        click.option("-c", "--config", type=CONFIG_FILE, help="Configuration file, JSON or TOML."),
         click.option(
             "--resolver",
             "-u",
@@ -145,13 +154,28 @@ def _pool_options(command: Command) -> Command:
         ),
         click.option("--domain", type=Parsed("DOMAIN", parse_domain), help="Domain of the tunnel."),
         click.option(
+            "--country",
+            type=Parsed("CODE", parse_country),
+            help="Country whose resolvers auto tries first, as IR.",
+        ),
+        click.option(
+            "--want",
+            type=click.IntRange(1, 10_000),
+            metavar="N",
+            help="Working resolvers at which auto stops searching.  [default: 10]",
+        ),
+        click.option(
             "--workers",
             type=Parsed("workers", _parse_workers),
             metavar="N|auto",
             help="Worker processes.  [default: auto, one for each core]",
         ),
         click.option("--control", type=_CONTROL, help="Where the control API listens."),
-        click.option("--state", type=Parsed("FILE", _parse_path), help="File that keeps scores."),
+        click.option(
+            "--state",
+            type=Parsed("FILE", parse_path),
+            help="File that keeps scores; lists are beside it.",
+        ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info]"),
         click.option("--log-format", type=click.Choice(LOG_FORMATS), help="[default: text]"),
         click.option(
@@ -165,7 +189,27 @@ def _pool_options(command: Command) -> Command:
     return command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands; those of `_LATE` are imported when somebody asks for them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted([*super().list_commands(ctx), *_LATE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, None where there is none of that name."""
+        if cmd_name not in _LATE:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(importlib.import_module(_LATE[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+_LATE: Final = {"lists": "relay.lists.commands", "scan": "relay.discovery.scan_command"}
+"""Commands with a module of their own, which has the command under its name."""
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="relay", message="%(prog)s %(version)s")
 def cli() -> None:
     """A smart resolver pool for DNS tunnels."""
@@ -212,11 +256,11 @@ def run(config: Path | None, command: tuple[str, ...], **flags: Any) -> None:
 
 @cli.command()
 @click.option(
-    "-c", "--config", type=_CONFIG_FILE, required=True, help="Configuration file, JSON or TOML."
+    "-c", "--config", type=CONFIG_FILE, required=True, help="Configuration file, JSON or TOML."
 )
 def check(config: Path) -> None:
     """Say what is wrong with a configuration."""
-    loaded = _loaded(config, Flags())
+    loaded = loaded_config(config, Flags())
     for kind, messages in (("warning", loaded.warnings), ("note", loaded.notes)):
         for message in messages:
             click.echo(f"relay: {kind}: {message}", err=True)
@@ -247,7 +291,8 @@ def main() -> None:
     cli(prog_name="relay")
 
 
-def _loaded(path: Path | None, flags: Flags) -> Loaded:
+def loaded_config(path: Path | None, flags: Flags) -> Loaded:
+    """Return the configuration of a file (if any) and flags; raise `UsageFailure`."""
     try:
         return load(path, flags)
     except ConfigError as error:
@@ -255,7 +300,7 @@ def _loaded(path: Path | None, flags: Flags) -> Loaded:
 
 
 def _configured(path: Path | None, flags: Flags) -> Config:
-    loaded = _loaded(path, flags)
+    loaded = loaded_config(path, flags)
     if loaded.warnings or loaded.notes:
         from workers import logs
 

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from relay import config_errors, resolver_list
-from relay.config_errors import ConfigProblems, Problem
+from relay.config_errors import ConfigProblems, Problem, listed
 from relay.endpoints import ControlAddress, ListenAddress
+from relay.lists.sources import Source
 from relay.printable import quoted
 from relay.profiles import SettingsChanges, pool_settings
 from relay.resolver_address import AUTO, ResolverAddress, loops_back
+from relay.state_path import default_state_path
 from relay.ways_out import Proxy, why_absent
 from shared.board import MAX_POOLS, MAX_SLOTS, MAX_WORKERS
 from workers.settings import PoolSettings
@@ -29,19 +31,28 @@ from workers.settings import PoolSettings
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 STEERINGS: Final = ("packet", "flow")
+DISCOVERY_SOURCES: Final = ("device", "country", "known", "ranges", "lists")
 DEFAULT_POOL_NAME: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySettings:
-    """How `auto` finds resolvers. Read and checked in this version, used from a later one on."""
+    """How `auto` finds resolvers."""
 
     country: str | None = None
     """ISO code of two capital letters."""
     sample_ranges: int = 0
+    """Addresses drawn from the ranges of the country."""
     want: int = 10
+    """Working resolvers at which the search pauses."""
     concurrency: int = 100
+    """Checks at once."""
     pace_s: float = 0.0
+    """The least time from one check to the next."""
+    sources: tuple[str, ...] = DISCOVERY_SOURCES
+    """Where candidates come from, in this order."""
+    check_command: str | None = None
+    """A test of the user's own, a command with places for the resolver's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,8 @@ class PoolConfig:
     domains: tuple[str, ...] = ()
     record_type: str | None = None
     pretest_domains: tuple[str, ...] = ()
+    via: Proxy | None = None
+    """The proxy of the streams that `auto` finds."""
 
     @property
     def domain(self) -> str | None:
@@ -73,12 +86,14 @@ class Config:
 
     workers: int
     control: ControlAddress
-    state: Path | None
+    state: Path
     log_level: str
     log_format: str
     steering: str
     """packet: spread the packets of one client socket; flow: keep them together."""
     pools: tuple[PoolConfig, ...]
+    lists: tuple[Source, ...] = ()
+    """Where `relay lists update` fetches lists from; empty for the usual places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +127,7 @@ class FileSpec:
     log_level: str | None = None
     log_format: str | None = None
     steering: str | None = None
+    lists: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
     """What was left out, and why that is no mistake."""
 
@@ -133,6 +149,10 @@ class Flags:
     log_level: str | None = None
     log_format: str | None = None
     steering: str | None = None
+    country: str | None = None
+    want: int | None = None
+    pool: str | None = None
+    """The name of the pool that those about one pool are for, where the file has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +202,21 @@ def default_control_path(environ: Mapping[str, str] | None = None) -> Path:
 def _build(spec: FileSpec, flags: Flags) -> Loaded:
     pools = spec.pools or (PoolSpec(),)
     problems = _flag_problems(flags, pools)
+    about = [flags if flags.pool in (None, pool.name) else Flags() for pool in pools]
     if not problems:
-        pools = tuple(_with_flags(pool, flags) for pool in pools)
+        pools = tuple(map(_with_flags, pools, about))
     warnings: list[str] = []
     built: list[PoolConfig] = []
-    for pool in pools:
-        place = ("--resolver",) if flags.resolvers else (*pool.path, "resolvers")
+    for pool, given in zip(pools, about, strict=True):
+        place = ("--resolver",) if given.resolvers else (*pool.path, "resolvers")
         resolvers = pool.resolvers or (AUTO,)
         expanded = resolver_list.expand(resolvers, place, pool.via, pool.bind)
         warnings += expanded.warnings
         problems += expanded.problems
         listen = pool.listen or ListenAddress()
         problems += _resolver_problems(expanded, listen, place)
-        problems += _bootstrap_problems(pool, listen, flags)
-        warnings += _absent_sources(pool, expanded, flags)
+        problems += _bootstrap_problems(pool, listen, given)
+        warnings += _absent_sources(pool, expanded, given)
         built.append(
             PoolConfig(
                 name=pool.name,
@@ -214,6 +235,7 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
                 domains=pool.domains,
                 record_type=pool.record_type,
                 pretest_domains=pool.pretest_domains,
+                via=pool.via,
             )
         )
     problems += _together(pools, built)
@@ -222,18 +244,23 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
     config = Config(
         workers=flags.workers or spec.workers or usable_cores(),
         control=flags.control or spec.control or ControlAddress(default_control_path()),
-        state=flags.state or spec.state,
+        state=flags.state or spec.state or default_state_path(),
         log_level=flags.log_level or spec.log_level or "info",
         log_format=flags.log_format or spec.log_format or "text",
         steering=flags.steering or spec.steering or "packet",
         pools=tuple(built),
+        lists=spec.lists,
     )
     return Loaded(config, tuple(warnings), spec.notes)
 
 
 def _flag_problems(flags: Flags, pools: tuple[PoolSpec, ...]) -> list[Problem]:
     """Return what is wrong with flags about one pool where there are several."""
-    if len(pools) == 1:
+    names = [pool.name for pool in pools]
+    if flags.pool is not None and flags.pool not in names:
+        known = listed([quoted(name) for name in names])
+        return [Problem(f"{quoted(flags.pool)} is no pool here; there is {known}", ("--pool",))]
+    if len(pools) == 1 or flags.pool is not None:
         return []
     return [
         Problem(f"does not say which of the {len(pools)} pools of the file it is for", (flag,))
@@ -245,6 +272,8 @@ def _flag_problems(flags: Flags, pools: tuple[PoolSpec, ...]) -> list[Problem]:
             ("--listen", flags.listen),
             ("--tunnel", flags.tunnel),
             ("--domain", flags.domain),
+            ("--country", flags.country),
+            ("--want", flags.want),
         )
         if value
     ]
@@ -260,6 +289,11 @@ def _with_flags(pool: PoolSpec, flags: Flags) -> PoolSpec:
         listen=flags.listen or pool.listen,
         tunnel=flags.tunnel or pool.tunnel,
         domains=(flags.domain,) if flags.domain else pool.domains,
+        discovery=replace(
+            pool.discovery,
+            country=flags.country or pool.discovery.country,
+            want=flags.want or pool.discovery.want,
+        ),
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from relay.printable import printable, quoted
 from shared.errors import RelayError
@@ -38,6 +38,17 @@ class BadValue(ConfigError):
     def about(self, text: str) -> BadValue:
         """Return the same error, naming the text it is about."""
         return type(self)(self.reason, self.suggestion, text)
+
+    def vetted(self, read: Callable[[str], object]) -> Self:
+        """Return the same error, without a suggestion that `read` does not take or nobody sees."""
+        if self.suggestion:
+            try:
+                read(self.suggestion)
+            except BadValue:
+                return type(self)(self.reason, "", self.text)
+            if printable(self.suggestion) != self.suggestion:
+                return type(self)(self.reason, "", self.text)
+        return self
 
     def __str__(self) -> str:
         head = f"{quoted(self.text)}: " if self.text else ""

@@ -7,6 +7,7 @@ it expected. Nothing is coerced: true is no number and 5 is no duration.
 
 from __future__ import annotations
 
+import shlex
 import ssl
 from collections.abc import Callable
 from datetime import date, datetime, time
@@ -26,6 +27,7 @@ from pydantic import ValidationInfo as Info
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from relay.config import (
+    DISCOVERY_SOURCES,
     LOG_FORMATS,
     LOG_LEVELS,
     STEERINGS,
@@ -50,10 +52,12 @@ from relay.endpoints import (
     ListenAddress,
     no_controls,
     parse_control,
+    parse_country,
     parse_domain,
     parse_host,
     parse_listen,
 )
+from relay.lists.sources import Source, parse_source
 from relay.printable import quoted
 from relay.profiles import PROFILES, SettingsChanges
 from relay.resolver_address import Options, ResolverAddress, parse
@@ -166,10 +170,7 @@ def _workers(value: object) -> int:
 
 
 def _country(value: object) -> str:
-    text = _string(value, "an ISO country code of two letters")
-    if not (len(text) == 2 and text.isascii() and text.isalpha()):
-        refuse(f"expected an ISO country code of two letters, not {described(value)}")
-    return text.upper()
+    return str(_read(value, "an ISO country code of two letters", parse_country))
 
 
 def _name(text: str) -> str:
@@ -178,6 +179,15 @@ def _name(text: str) -> str:
 
 def _path(text: str) -> str:
     return no_controls(text, 1024)
+
+
+def _command(text: str) -> str:
+    try:
+        command = no_controls(text, 4096)
+        shlex.split(command)
+    except ValueError as error:
+        raise BadValue(f"is no command: {str(error).lower()}", text=text) from None
+    return command
 
 
 def _state_path(text: str, base: Path) -> Path:
@@ -302,11 +312,21 @@ class DiscoveryModel(_Strict):
     want: Annotated[int, _integer(1, 10_000)] = 10
     concurrency: Annotated[int, _integer(1, 10_000)] = 100
     pace: Annotated[float, _duration(0, 60)] = 0.0
+    sources: Annotated[
+        list[Annotated[str, _choice(DISCOVERY_SOURCES)]], BeforeValidator(_opened_text)
+    ] = list(DISCOVERY_SOURCES)
+    check_command: Annotated[str | None, _text("a command", _command)] = None
 
     def settings(self) -> DiscoverySettings:
         """Return the fields under the names that the rest of the relay has for them."""
         return DiscoverySettings(
-            self.country, self.sample_ranges, self.want, self.concurrency, self.pace
+            country=self.country,
+            sample_ranges=self.sample_ranges,
+            want=self.want,
+            concurrency=self.concurrency,
+            pace_s=self.pace,
+            sources=tuple(dict.fromkeys(self.sources)),
+            check_command=self.check_command,
         )
 
 
@@ -377,6 +397,10 @@ class FileModel(_Strict):
     log_level: Annotated[str | None, _choice(LOG_LEVELS)] = None
     log_format: Annotated[str | None, _choice(LOG_FORMATS)] = None
     steering: Annotated[str | None, _choice(STEERINGS)] = None
+    lists: Annotated[
+        list[Annotated[Source, _text('"NAME=https://..."', parse_source)]],
+        BeforeValidator(_opened_text),
+    ] = []
     pools: list[PoolModel] = []
 
 
@@ -419,6 +443,7 @@ def file_spec(document: Document) -> FileSpec:
         log_level=model.log_level,
         log_format=model.log_format,
         steering=model.steering,
+        lists=tuple(dict.fromkeys(model.lists)),
         notes=notes,
     )
 

@@ -57,7 +57,8 @@ def outbounds_spec(document: Document) -> FileSpec:
         raise _wrong(f"expected a list, not {described(outbounds)}", ("outbounds",))
     own = [name for name in FileModel.model_fields if name in document.data]
     notes = [
-        f"{source}: {name}: ignored beside outbounds; use --{name.replace('_', '-')}"
+        f"{source}: {name}: ignored beside outbounds"
+        + ("" if name == "lists" else f"; use --{name.replace('_', '-')}")
         for name in own
     ]
     pools: list[PoolSpec] = []

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from relay.config_errors import AddressError
+from relay.config_errors import AddressError, BadValue
+from relay.printable import quoted
 
 LONGEST_NAME: Final = 253
 LONGEST_SOCKET_PATH_BYTES: Final = 107
@@ -42,6 +43,13 @@ def parse_domain(text: str) -> str:
         return _name(no_controls(text, 1024))
     except AddressError as error:
         raise error.about(text) from None
+
+
+def parse_country(text: str) -> str:
+    """Return an ISO code of a country in capital letters."""
+    if not (len(text) == 2 and text.isascii() and text.isalpha()):
+        raise BadValue(f"expected an ISO country code of two letters, not {quoted(text)}")
+    return text.upper()
 
 
 def parse_port(text: str, lowest: int = 1) -> int:
@@ -138,20 +146,24 @@ class ControlAddress:
 def parse_listen(text: str) -> ListenAddress:
     """Return the address that `HOST:PORT` names; HOST is an IP address or localhost."""
     try:
-        plain = no_controls(text, 1024)
-        if plain.isdecimal():
-            raise AddressError("the host is missing", f"127.0.0.1:{plain}")
-        if plain.startswith(":") and plain.count(":") == 1:
-            raise AddressError("the host is missing", f"127.0.0.1{plain}")
-        host, port = split_host_port(plain, None, lowest=0)
-        host = "127.0.0.1" if host == "localhost" else host
-        ip = ip_of(host)
-        if ip is None:
-            raise AddressError("an address to listen on is an IP address, not a name")
-        if ip.is_multicast:
-            raise AddressError("nothing can listen on a multicast address")
+        return _parse_listen(text)
     except AddressError as error:
-        raise error.about(text) from None
+        raise error.vetted(_parse_listen).about(text) from None
+
+
+def _parse_listen(text: str) -> ListenAddress:
+    plain = no_controls(text, 1024)
+    if plain.isdecimal():
+        raise AddressError("the host is missing", f"127.0.0.1:{plain}")
+    if plain.startswith(":") and plain.count(":") == 1:
+        raise AddressError("the host is missing", f"127.0.0.1{plain}")
+    host, port = split_host_port(plain, None, lowest=0)
+    host = "127.0.0.1" if host == "localhost" else host
+    ip = ip_of(host)
+    if ip is None:
+        raise AddressError("an address to listen on is an IP address, not a name")
+    if ip.is_multicast:
+        raise AddressError("nothing can listen on a multicast address")
     return ListenAddress(host, port)
 
 
@@ -162,26 +174,28 @@ def parse_control(text: str, base: Path | None = None) -> ControlAddress:
     the working directory.
     """
     try:
-        plain = no_controls(text, 4096)
-        named = plain.removeprefix("unix:")
-        if named == plain and "/" not in plain and ":" in plain:
-            listen = parse_listen(plain)
-            ip = ip_of(listen.host)
-            if ip is None or not ip.is_loopback:
-                raise AddressError(
-                    "the control API listens on a Unix socket or on loopback only",
-                    f"127.0.0.1:{listen.port}",
-                )
-            return ControlAddress(None, listen.host, listen.port)
-        if not named:
-            raise AddressError("the path is missing")
-        path = base / named if base else Path(named)
-        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH_BYTES:
-            raise AddressError(
-                f"a path of a Unix socket has at most {LONGEST_SOCKET_PATH_BYTES} bytes"
-            )
+        return _parse_control(text, base)
     except AddressError as error:
-        raise error.about(text) from None
+        raise error.vetted(_parse_control).about(text) from None
+
+
+def _parse_control(text: str, base: Path | None = None) -> ControlAddress:
+    plain = no_controls(text, 4096)
+    named = plain.removeprefix("unix:")
+    if named == plain and "/" not in plain and ":" in plain:
+        listen = _parse_listen(plain)
+        ip = ip_of(listen.host)
+        if ip is None or not ip.is_loopback:
+            raise AddressError(
+                "the control API listens on a Unix socket or on loopback only",
+                f"127.0.0.1:{listen.port}",
+            )
+        return ControlAddress(None, listen.host, listen.port)
+    if not named:
+        raise AddressError("the path is missing")
+    path = base / named if base else Path(named)
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH_BYTES:
+        raise AddressError(f"a path of a Unix socket has at most {LONGEST_SOCKET_PATH_BYTES} bytes")
     return ControlAddress(path)
 
 

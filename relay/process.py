@@ -31,7 +31,8 @@ from relay import __version__
 from relay.command import Command
 from relay.config import Config, default_control_path
 from relay.control.control_socket import ControlSocket, open_control
-from relay.control.status import ill_health, pool_counts, resolver_status, worker_status
+from relay.control.status import ill_health, pool_counts, resolvers_status, worker_status
+from relay.discovery.service import Discovery
 from relay.endpoints import ListenAddress, ip_of
 from relay.listeners import Listeners
 from relay.notify import Notifier
@@ -57,6 +58,7 @@ from relay.worker_process import Message, WorkerProcess
 from shared import layout
 from shared.board import Board
 from shared.errors import RelayError
+from shared.own_question import OwnQuestion
 from workers import logs
 
 EXIT_FAILURE: Final = 1
@@ -93,8 +95,11 @@ class Relay:
         self._next_look: asyncio.TimerHandle | None = None
         self._queue: deque[Action] = deque()
         self._carrying_out = False
+        self._announcing: asyncio.Task[None] | None = None
         self._board: Board
         self._roster: Roster
+        self._own = OwnQuestion.new()
+        self._discovery: Discovery
         self._control: ControlSocket
         self._loop: asyncio.AbstractEventLoop
         self._finished: asyncio.Future[int]
@@ -120,10 +125,14 @@ class Relay:
             slots = slots_for(sum(len(pool.resolvers) for pool in pools))
             self._board = Board.create(self.config.workers, len(pools), slots)
             stack.callback(self._board.close)
-            self._roster = Roster(self._board, [each.address for each in self._listeners.pools])
+            listens = [each.address for each in self._listeners.pools]
+            self._discovery = Discovery(
+                self.config, listens, self._own, self._look_up, self._send_roster
+            )
+            self._roster = Roster(self._board, listens, self._discovery.sizes)
             for index, pool in enumerate(pools):
                 self._roster.set_resolvers(index, pool.resolvers, time.monotonic())
-                if not self._roster.pools[index]:
+                if not pool.resolvers:
                     log.error("pool %s has no resolver: it cannot answer", pool.name)
             return await self._run_workers()
 
@@ -189,10 +198,10 @@ class Relay:
                     "tunnel": pool.tunnel,
                     "listen": str(self.listen_address(index)),
                     **pool_counts(self._board, index),
-                    "resolvers": [
-                        resolver_status(self._board, member, self._faults)
-                        for member in self._roster.pools[index]
-                    ],
+                    "resolvers": resolvers_status(
+                        self._board, self._roster.pools[index], self._faults
+                    ),
+                    "discovery": self._discovery.status(index),
                 }
             )
         workers = []
@@ -225,6 +234,7 @@ class Relay:
             if self._notifier.watchdog_s:
                 background.append(self._loop.create_task(self._feed_watchdog()))
             # Slow to import, and the workers are on their way meanwhile.
+            self._discovery.start(self._board, self._roster)
             from relay.control.app import make_app, serve_app
 
             self._look_at_states(StateLog(self._board))
@@ -238,6 +248,7 @@ class Relay:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            await self._discovery.stop()
             if runner is not None:
                 await runner.cleanup()
             for process in self._processes.values():
@@ -260,6 +271,13 @@ class Relay:
         for level, text in states.look(list(zip(names, self._roster.pools, strict=True))):
             log.log(level, "%s", text)
         self._next_look = self._loop.call_later(LOOK_S, self._look_at_states, states)
+
+    async def _announce(self) -> None:
+        """Say that the relay is ready, once its pools have somebody to ask."""
+        await self._discovery.first_pass()
+        if self._machine.phase is Phase.SERVING:
+            self._notifier.ready(self._summary())
+            self._on_ready(self)
 
     def _happened(self, actions: Iterable[Action]) -> None:
         """Do what the machine says, and what it says about that."""
@@ -295,8 +313,7 @@ class Relay:
             case HandOver(workers):
                 self._roster.hand_over(workers)
             case Announce():
-                self._notifier.ready(self._summary())
-                self._on_ready(self)
+                self._announcing = self._loop.create_task(self._announce())
             case Stopping():
                 log.info("stopping")
                 self._notifier.stopping("stopping")
@@ -324,6 +341,7 @@ class Relay:
 
     def _opening(self, index: int) -> list[Message]:
         """Return what a worker is told first: its settings and descriptors, then every roster."""
+        label, proof = self._own.label.decode(), self._own.proof.decode()
         pools = []
         for number, (pool, sockets) in enumerate(
             zip(self.config.pools, self._listeners.pools, strict=True)
@@ -331,7 +349,11 @@ class Relay:
             pools.append(
                 {
                     "index": number,
-                    "settings": pool.settings.to_json(),
+                    "settings": {
+                        **pool.settings.to_json(),
+                        "own_label": label,
+                        "own_proof": proof,
+                    },
                     "udp_fds": [sockets.udp[index].fileno()],
                     "tcp_fds": [sockets.tcp[index].fileno()],
                 }
@@ -408,6 +430,7 @@ class Relay:
         if _without_resolvers(config) != _without_resolvers(self.config):
             raise RelayError("more changed than the resolvers of the pools; that takes a restart")
         self.config = config
+        self._discovery.reconfigure(config)
         for index, pool in enumerate(config.pools):
             if self._roster.set_resolvers(index, pool.resolvers, time.monotonic()):
                 self._send_roster(index)

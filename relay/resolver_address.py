@@ -68,9 +68,17 @@ class ResolverAddress:
 
     @property
     def shown(self) -> str:
-        """The resolver as a person is shown it, with the way it is asked."""
-        way = f" via {self.proxy}" if self.proxy else ""
-        return f"{self}{way} from {self.bind}" if self.bind else f"{self}{way}"
+        """The resolver as a person is shown it, with what was said beside its address."""
+        parts = [
+            str(self),
+            f"as {self.server_name}" if self.server_name else "",
+            "unverified" if self.insecure else "",
+            "by GET" if self.get else "",
+            f"via {self.proxy}" if self.proxy else "",
+            f"from {self.bind}" if self.bind else "",
+            f"weight {self.weight}" if self.weight != 1 else "",
+        ]
+        return " ".join(filter(None, parts))
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -131,11 +139,15 @@ def parse(text: str, options: Options | None = None) -> ResolverAddress:
     `https://host[:port]/path`, `sdns://stamp`, `auto`. After `#` stand addresses to connect to
     instead of resolving the name (dot and https), with commas between them.
     """
-    try:
+
+    def read(text: str) -> ResolverAddress:
         plain = no_controls(text, LONGEST_ADDRESS)
         return _with_options(plain, options) if options else _parse(plain)
+
+    try:
+        return read(text)
     except AddressError as error:
-        raise error.about(_PASSWORD.sub("//...@", text)) from None
+        raise error.vetted(read).about(_PASSWORD.sub("//...@", text)) from None
 
 
 def with_defaults(
@@ -179,6 +191,7 @@ def _parse(text: str, path: str = "") -> ResolverAddress:
         return _of_stamp(stamps.decode(text))
     matched = _WITH_SCHEME.fullmatch(text)
     written, rest = (matched[1].lower(), matched[3]) if matched else ("udp", text)
+    begin = f"{written}://" if matched else ""
     scheme = _ALIASES.get(written, written)
     if scheme not in _DEFAULT_PORT:
         meant = _MEANT.get(scheme) or nearest(scheme, _DEFAULT_PORT)
@@ -193,15 +206,22 @@ def _parse(text: str, path: str = "") -> ResolverAddress:
         raise AddressError("the host is missing")
     authority, slash, tail = rest.partition("/")
     if "@" in authority:
-        raise AddressError("a resolver has no user name or password", rest.rpartition("@")[2])
+        meant = rest.rpartition("@")[2]
+        raise AddressError("a resolver has no user name or password", begin + meant)
     written_path = slash + tail
     if scheme == "https":
         path = _url_path(written_path or path, authority)
     elif written_path or path:
         bare = text.partition("#")[0].removesuffix(written_path)
         raise AddressError("only https:// has a path", bare if written_path else f"https://{rest}")
-    host, port = split_host_port(authority, _DEFAULT_PORT[scheme])
-    _check_reachable(scheme, host)
+    try:
+        host, port = split_host_port(authority, _DEFAULT_PORT[scheme])
+        _check_reachable(scheme, host)
+    except AddressError as error:
+        if not error.suggestion:
+            raise
+        end = f"{written_path}{mark}{pins}"
+        raise AddressError(error.reason, f"{begin}{error.suggestion}{end}") from None
     address = ResolverAddress(scheme, host, port, path)
     return replace(address, pins=_pins(address, pins)) if mark else address
 

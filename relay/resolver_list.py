@@ -17,7 +17,7 @@ from typing import Final
 
 from relay.config_errors import AddressError, Problem, is_flag, path_text
 from relay.config_errors import Path as Place
-from relay.endpoints import no_controls
+from relay.endpoints import bracketed, no_controls
 from relay.printable import printable, quoted
 from relay.resolver_address import ResolverAddress, parse, with_defaults
 from relay.ways_out import DIRECT, Proxy
@@ -103,15 +103,20 @@ def parse_entry(text: str, base: Path | None = None) -> Entry:
 
 def parse_bootstrap(text: str) -> ResolverAddress:
     """Return a resolver that names are looked up with: one whose own address is known."""
-    address = parse(text)
     try:
-        if address.scheme == "https":
-            host = (address.pins or (address.host,))[0]
-            raise AddressError("names are looked up over UDP, TCP or DoT", f"dot://{host}")
-        if address.unresolved:
-            raise AddressError("a resolver to look names up with is written with its IP address")
+        return _for_bootstrap(parse(text))
     except AddressError as error:
-        raise error.about(text) from None
+        vetted = error.vetted(lambda meant: _for_bootstrap(parse(meant)))
+        raise (vetted if vetted.text else vetted.about(text)) from None
+
+
+def _for_bootstrap(address: ResolverAddress) -> ResolverAddress:
+    if address.scheme == "https":
+        pinned = "#" + ",".join(address.pins) if address.pins else ""
+        meant = f"dot://{bracketed(address.host)}{pinned}"
+        raise AddressError("names are looked up over UDP, TCP or DoT", meant)
+    if address.unresolved:
+        raise AddressError("a resolver to look names up with is written with its IP address")
     return address
 
 

@@ -1,9 +1,10 @@
 """Which resolvers each pool asks, in which slot of the board, and which worker keeps each of them.
 
-Owner: the supervisor. A resolver that is configured by address is in the roster from the start; one
-that is configured by name joins when the name is resolved, in the background. The name is looked up
-again now and then, and soon while the resolver cannot be reached; as long as the address in use is
-among the answers, nothing changes for the workers.
+Owner: the supervisor. A resolver that is configured by address is in the roster from the start; in
+the place of `auto` stand those that discovery has found so far. One that is given by name joins
+when the name is resolved, in the background. The name is looked up again now and then, and soon
+while the resolver cannot be reached; as long as the address in use is among the answers, nothing
+changes for the workers.
 
 Invariants: a slot belongs to one (pool, address) at a time. A slot that became free rests for
 QUIET_S and is cleared before its next tenant, so that no worker writes into it what it knew of the
@@ -22,10 +23,8 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from relay.config_errors import AddressError
-from relay.device_resolvers import device_resolvers
 from relay.endpoints import ListenAddress
-from relay.resolver_address import ResolverAddress, loops_back, with_defaults
+from relay.resolver_address import ResolverAddress, loops_back
 from shared import layout
 from shared.board import MAX_SLOTS, Board
 from shared.errors import RelayError
@@ -55,6 +54,10 @@ Lookup = Callable[[int, ResolverAddress, int], Awaitable[list[str]]]
 """Resolves the name that a resolver of a pool needs to addresses, the best first. The last argument
 counts how often that was in vain. Raises RelayError."""
 
+Sizes = Callable[[int, ResolverAddress], tuple[int, int]]
+"""Returns the longest name and the largest reply that a resolver is known to let through for a
+pool; 0 is not known."""
+
 
 class RosterError(RelayError):
     """There is no slot for another resolver."""
@@ -79,6 +82,8 @@ class Member:
     """Whether it is looked up sooner because nobody can reach it."""
     in_vain: int = 0
     """Look-ups since it was last fine."""
+    is_found: bool = False
+    """Whether it is one of those that `auto` stands for."""
     name: str = field(init=False)
     """What has to be looked up, if anything; kept because every member is looked through often."""
 
@@ -114,9 +119,17 @@ class Slots:
 class Roster:
     """The resolvers of all pools. Pools are given by their index."""
 
-    def __init__(self, board: Board, listens: Sequence[ListenAddress]) -> None:
+    def __init__(
+        self,
+        board: Board,
+        listens: Sequence[ListenAddress],
+        sizes: Sizes = lambda _pool, _address: (0, 0),
+    ) -> None:
         self._board = board
         self._listens = tuple(listens)
+        self._sizes = sizes
+        self._wanted: list[tuple[ResolverAddress, ...]] = [() for _ in listens]
+        self._found: list[tuple[ResolverAddress, ...]] = [() for _ in listens]
         self._slots = Slots(board)
         self._living: tuple[int, ...] = tuple(range(board.at.workers))
         self._woken = asyncio.Event()
@@ -126,25 +139,19 @@ class Roster:
     def set_resolvers(self, pool: int, wanted: Iterable[ResolverAddress], now: float) -> bool:
         """Let a pool have the resolvers `wanted`, in this order; True where its roster changed.
 
-        `auto` stands for the resolvers of this device. A resolver that stays keeps its slot. One
-        for which there is no slot is left out, with a report.
+        `auto` stands for what `set_found` says. A resolver that stays keeps its slot. One for
+        which there is no slot is left out, with a report.
         """
-        before = self.entries(pool)
-        known = {member.address: member for member in self.pools[pool]}
-        members = []
-        for address in self._expanded(wanted):
-            members.append(known.pop(address) if address in known else Member(address))
-        for gone in known.values():
-            self._drop_entry(pool, gone, now)
-        self.pools[pool] = members
-        for member in self.pools[pool]:
-            address = member.address
-            if member.entry is None and not member.name:
-                self._join(pool, member, address.pins or (address.host,), now)
-            elif member.entry is None:
-                member.due_at = now  # whoever asks for it now has perhaps mended what was wrong
-        self._woken.set()
-        return self.entries(pool) != before
+        self._wanted[pool] = tuple(wanted)
+        return self._rebuild(pool, now)
+
+    def set_found(self, pool: int, found: Iterable[ResolverAddress], now: float) -> bool:
+        """Let `auto` of a pool stand for `found`; True where its roster changed.
+
+        What is known of the sizes that its resolvers let through is taken up, too.
+        """
+        self._found[pool] = tuple(found)
+        return self._rebuild(pool, now)
 
     def entries(self, pool: int) -> list[ResolverEntry]:
         """Return the roster of a pool as its workers get it."""
@@ -222,26 +229,46 @@ class Roster:
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def _expanded(self, wanted: Iterable[ResolverAddress]) -> list[ResolverAddress]:
-        found: dict[ResolverAddress, None] = {}
-        for address in wanted:
-            for each in self._of_device(address) if address.is_auto else (address,):
+    def _rebuild(self, pool: int, now: float) -> bool:
+        before = self.entries(pool)
+        known = {member.address: member for member in self.pools[pool]}
+        members = []
+        for address, is_found in self._expanded(pool).items():
+            member = known.pop(address) if address in known else Member(address)
+            member.is_found = is_found
+            members.append(member)
+        for gone in known.values():
+            self._drop_entry(pool, gone, now)
+        self.pools[pool] = members
+        for member in self.pools[pool]:
+            address = member.address
+            if member.entry is None and not member.name:
+                self._join(pool, member, address.pins or (address.host,), now)
+            elif member.entry is None:
+                member.due_at = now  # whoever asks for it now has perhaps mended what was wrong
+            else:
+                member.entry = self._sized(pool, address, member.entry)
+        self._woken.set()
+        return self.entries(pool) != before
+
+    def _expanded(self, pool: int) -> dict[ResolverAddress, bool]:
+        """Return the resolvers of a pool, and whether `auto` stands for each."""
+        expanded: dict[ResolverAddress, bool] = {}
+        named = {address for address in self._wanted[pool] if not address.is_auto}
+        for address in self._wanted[pool]:
+            found = self._found[pool] if address.is_auto else (address,)
+            for each in found:
                 if self._is_own(each):
                     log.warning("%s is left out: the relay itself listens there", each)
                 else:
-                    found[each] = None
-        return list(found)
+                    expanded[each] = each not in named
+        return expanded
 
-    @staticmethod
-    def _of_device(auto: ResolverAddress) -> list[ResolverAddress]:
-        """Return the resolvers of this device, asked as the entry `auto` says."""
-        found = []
-        for each in device_resolvers():
-            try:
-                found.append(with_defaults(replace(each, weight=auto.weight), bind=auto.bind))
-            except AddressError as error:
-                log.warning("%s is left out: it %s", each, error.reason)
-        return found
+    def _sized(self, pool: int, address: ResolverAddress, entry: ResolverEntry) -> ResolverEntry:
+        longest_name, largest_reply = self._sizes(pool, address)
+        if (entry.longest_name, entry.largest_reply) == (longest_name, largest_reply):
+            return entry
+        return replace(entry, longest_name=longest_name, largest_reply=largest_reply)
 
     def _is_own(self, address: ResolverAddress) -> bool:
         return any(loops_back(address, listen) for listen in self._listens)
@@ -309,7 +336,7 @@ class Roster:
             return False
         member.fault = ""
         member.hosts = found
-        member.entry = entry_of(slot, address, found)
+        member.entry = self._sized(pool, address, entry_of(slot, address, found))
         taken.add(_place(address, found[0]))
         self._write_keepers([slot])
         return True

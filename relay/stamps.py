@@ -33,6 +33,10 @@ _MORE: Final = 0x80
 _HASH_BYTES: Final = 32
 
 
+class UnspokenStamp(AddressError):
+    """A stamp that is well, of a protocol that the relay does not speak."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """What a stamp says, as it is written there."""
@@ -54,7 +58,7 @@ def decode(text: str) -> Stamp:
     protocol = reader.byte()
     if protocol not in _SCHEMES:
         kind = _NOT_SPOKEN.get(protocol, f"the unknown protocol 0x{protocol:02x}")
-        raise AddressError(
+        raise UnspokenStamp(
             f"is a stamp of {kind}; the relay takes those of plain DNS, DoT and DoH servers"
         )
     reader.take(_PROPERTIES_BYTES)

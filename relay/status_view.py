@@ -7,7 +7,7 @@ Used by: `relay status`. Everything shown came from another process, so it goes 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from relay.printable import printable
 
 _STATE_STYLES: Final = {"in_use": "green", "fresh": "cyan", "aside": "yellow", "down": "red"}
 _COUNTS: Final = ("sent", "answered", "refused", "lost", "errors")
+_RECENT_SHOWN: Final = 5
 _PIPE_WIDTH: Final = 200
 """Columns where the output is no terminal: wide enough that nothing is cut for a program."""
 
@@ -31,6 +32,9 @@ def show_status(status: Mapping[str, Any]) -> None:
     for pool in status["pools"]:
         console.print()
         console.print(_pool_line(pool))
+        if pool.get("discovery"):
+            for line in _discovery_lines(pool["discovery"]):
+                console.print(line)
         console.print(_resolver_table(pool))
 
 
@@ -58,6 +62,24 @@ def _pool_line(pool: Mapping[str, Any]) -> Text:
         reasons = ", ".join(f"{_plain(reason)} {_count(n)}" for reason, n in dropped.items())
         line.append(f"; dropped: {reasons}", style="not bold")
     return line
+
+
+def _discovery_lines(search: Mapping[str, Any]) -> Iterator[Text]:
+    failed = (f"{_plain(at)} {_count(n)}" for at, n in (search.get("failed_at") or {}).items())
+    line = Text(
+        f"auto: {_plain(search.get('phase'))}, {_count(search.get('working'))} of "
+        f"{_count(search.get('want'))} work; {_count(search.get('checked'))} checked, "
+        f"{_count(search.get('passed'))} passed"
+    )
+    if reasons := ", ".join(failed):
+        line.append(f"; failed at: {reasons}")
+    if search.get("fallback"):
+        line.append("; nobody reaches the tunnel's server", style="yellow")
+    yield line
+    # Of an unfinished search it is of interest who fails, and why.
+    if search.get("phase") != "enough":
+        for each in (search.get("recent") or [])[-_RECENT_SHOWN:]:
+            yield Text(f"  {_plain(each.get('address'))} {_plain(each.get('verdict'))}", "dim")
 
 
 def _resolver_table(pool: Mapping[str, Any]) -> Table:

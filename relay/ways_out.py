@@ -62,28 +62,17 @@ def parse_via(text: str) -> Proxy:
     `direct` is no proxy. Raises `AddressError`, in which no password is repeated.
     """
     try:
-        return _parse_via(no_controls(text, LONGEST_VIA))
+        return _parse_via(text)
     except AddressError as error:
-        raise error.about(_without_login(text)) from None
+        raise error.vetted(_parse_via).about(_without_login(text)) from None
 
 
 def parse_bind(text: str) -> str:
     """Return the source address, in its canonical spelling, or interface that `text` names."""
     try:
-        plain = no_controls(text, 255)
-        bare = plain[1:-1] if plain.startswith("[") and plain.endswith("]") else plain
-        if ip_of(bare) is None:
-            return _interface(plain)
-        host, _ = split_host_port(bare, 0)
-        ip = ip_of(host)
-        if ip is None or ip.is_unspecified or ip.is_multicast:
-            raise AddressError("is not the address of one host")
-        if ip.version == 6 and ip.is_link_local:
-            zone = host.partition("%")[2]
-            raise AddressError("for a link-local address, name its interface", zone)
-        return host
+        return _parse_bind(text)
     except AddressError as error:
-        raise error.about(text) from None
+        raise error.vetted(_parse_bind).about(text) from None
 
 
 def why_absent(bind: str) -> str:
@@ -110,7 +99,23 @@ def is_local(host: str) -> bool:
     return False
 
 
+def _parse_bind(text: str) -> str:
+    plain = no_controls(text, 255)
+    bare = plain[1:-1] if plain.startswith("[") and plain.endswith("]") else plain
+    if ip_of(bare) is None:
+        return _interface(plain)
+    host, _ = split_host_port(bare, 0)
+    ip = ip_of(host)
+    if ip is None or ip.is_unspecified or ip.is_multicast:
+        raise AddressError("is not the address of one host")
+    if ip.version == 6 and ip.is_link_local:
+        zone = host.partition("%")[2]
+        raise AddressError("for a link-local address, name its interface", zone)
+    return host
+
+
 def _parse_via(text: str) -> Proxy:
+    text = no_controls(text, LONGEST_VIA)
     if text.lower() == "direct":
         return DIRECT
     matched = _URL.fullmatch(text)

@@ -32,10 +32,11 @@ _RECEIVE_BYTES = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One reply: when it came, in seconds from the start, and its code."""
+    """One reply: when it came, in seconds from the start, its code, and when it was asked for."""
 
     at_s: float
     rcode: int
+    asked_s: float
 
 
 class _Client:
@@ -43,7 +44,8 @@ class _Client:
 
     def __init__(self, server: Address, prefix: int = 0) -> None:
         self.heard: list[Heard] = []
-        self.given_up = 0
+        self.given_up_s: list[float] = []
+        """When the questions were asked that nobody answered."""
         self._socket = udp_client(server)
         self._socket.setblocking(False)
         self._number = prefix
@@ -81,6 +83,20 @@ class _Client:
         """REFUSED that the client got."""
         return self.count(REFUSED)
 
+    @property
+    def given_up(self) -> int:
+        """Questions that nobody answered."""
+        return len(self.given_up_s)
+
+    @property
+    def open(self) -> int:
+        """Questions that wait for their answer now."""
+        return len(self._open)
+
+    def failed_s(self) -> list[float]:
+        """When the questions were asked that were answered with an error or not at all."""
+        return [each.asked_s for each in self.heard if each.rcode != NOERROR] + self.given_up_s
+
     # -- the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -90,7 +106,7 @@ class _Client:
                 sent_at, message_id = self._order.popleft()
                 if self._open.get(message_id) == sent_at:
                     del self._open[message_id]
-                    self.given_up += 1
+                    self.given_up_s.append(sent_at - self.started_at)
             for _ in range(self._due(now)):
                 self._ask(now)
             if select.select([self._socket], [], [], _LOOK_S)[0]:
@@ -114,9 +130,11 @@ class _Client:
             except (BlockingIOError, ConnectionRefusedError):
                 return
             now = time.monotonic()
-            if self._open.pop(int.from_bytes(wire[:2], "big"), None) is None:
+            sent_at = self._open.pop(int.from_bytes(wire[:2], "big"), None)
+            if sent_at is None:
                 continue
-            self.heard.append(Heard(now - self.started_at, rcode_of(wire)))
+            asked_s = sent_at - self.started_at
+            self.heard.append(Heard(now - self.started_at, rcode_of(wire), asked_s))
             self._ended(now, rcode_of(wire))
 
     def _ended(self, now: float, rcode: int) -> None:

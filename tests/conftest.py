@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ sys.dont_write_bytecode = False
 # fresh one waits for tables to be made.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+# No relay of the suite, in this process or another, looks at the state of a relay in real use.
+os.environ["STATE_DIRECTORY"] = tempfile.mkdtemp(prefix="relay-tests-")
 
 
 @pytest.fixture

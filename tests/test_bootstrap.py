@@ -113,7 +113,7 @@ async def test_look_up_over_dot_verifies_the_server(
         ) as server,
     ):
         right = Bootstrap([parse(f"dot://dns.rig:{server.dot.port}#127.0.0.1")], [])
-        assert "its certificate: " in await failure_of(right)
+        assert "the certificate is " in await failure_of(right)
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
         assert await right.look_up(ADDRESS) == ["192.0.2.7"]
         wrong = Bootstrap([parse(f"dot://other.rig:{server.dot.port}#127.0.0.1")], [])
@@ -174,7 +174,7 @@ async def test_look_up_over_dot_of_a_server_without_tls_is_told() -> None:
     place = free_address()
     async with await asyncio.start_server(refuse, *place):
         found = await failure_of(Bootstrap([parse(f"dot://{place}")], []))
-    assert found.startswith("TLS: ")
+    assert found.startswith("does not speak TLS on this port")
 
 
 @on_loop

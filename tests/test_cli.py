@@ -51,7 +51,14 @@ def test_version_is_that_of_the_package() -> None:
 def test_help_lists_only_what_there_is() -> None:
     lines = invoked("--help").output.partition("Commands:")[2].split("\n")
 
-    assert [line.split()[0] for line in lines if line] == ["check", "run", "serve", "status"]
+    assert [line.split()[0] for line in lines if line] == [
+        "check",
+        "lists",
+        "run",
+        "scan",
+        "serve",
+        "status",
+    ]
 
 
 @pytest.mark.parametrize("command", ["serve", "run"])

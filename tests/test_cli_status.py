@@ -125,6 +125,32 @@ def test_status_unix_socket_shows_every_pool_and_resolver(ask: Callable[..., Res
     ]
 
 
+def test_status_search_of_auto_is_one_line_and_who_failed_last(ask: Callable[..., Result]) -> None:
+    status = json.loads(json.dumps(STATUS))
+    status["pools"][0]["discovery"] = {
+        "phase": "searching",
+        "want": 10,
+        "working": 3,
+        "checked": 1200,
+        "passed": 4,
+        "failed_at": {"plain": 1100, "tunnel": 37},
+        "fallback": True,
+        "recent": [
+            {"address": f"udp://192.0.2.{n}:53", "verdict": f"passes plain, fails {n}"}
+            for n in range(1, 10)
+        ],
+    }
+
+    found = ask(answer(json.dumps(status).encode()))
+
+    assert (
+        "auto: searching, 3 of 10 work; 1,200 checked, 4 passed; failed at: plain 1,100, tunnel 37;"
+        " nobody reaches the tunnel's server"
+    ) in found.stdout
+    assert "  udp://192.0.2.9:53 passes plain, fails 9\n" in found.stdout
+    assert "192.0.2.4" not in found.stdout
+
+
 def test_status_loopback_port_is_asked_too() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"

@@ -22,8 +22,10 @@ from relay.config import (
 )
 from relay.config_errors import ConfigProblems
 from relay.endpoints import ControlAddress, ListenAddress, parse_control, parse_listen
+from relay.lists.sources import Source
 from relay.resolver_address import AUTO, parse
 from relay.resolver_list import parse_entry
+from relay.state_path import default_state_path
 from workers.settings import PoolSettings
 
 FULL = """
@@ -167,7 +169,8 @@ def test_load_nothing_given_is_the_device_alone() -> None:
 
     assert found.workers == usable_cores()
     assert found.control == ControlAddress(default_control_path())
-    assert (found.state, found.log_level, found.log_format) == (None, "info", "text")
+    assert found.state == default_state_path()
+    assert (found.log_level, found.log_format) == ("info", "text")
     assert found.steering == "packet"
     assert found.pools == (
         PoolConfig(
@@ -212,6 +215,20 @@ def test_load_flags_win_over_file(tmp_path: Path) -> None:
     assert (pool.tunnel, pool.domain) == ("iodine", "i.example.com")
     assert pool.settings.silent_failure is False  # the file's own field wins over the profile
     assert pool.settings.tunnel == "iodine"
+
+
+def test_load_discovery_and_lists_as_the_file_and_the_flags_say(tmp_path: Path) -> None:
+    content = {
+        "lists": ["mine=https://lists.example/a.txt"],
+        **smart_with(discovery={"sources": "lists", "check_command": "try {resolver}", "want": 4}),
+    }
+    found = loaded(tmp_path, content, Flags(country="TR")).config
+
+    assert found.lists == (Source("mine", "https://lists.example/a.txt"),)
+    settings = found.pools[0].discovery
+    assert (settings.sources, settings.check_command) == (("lists",), "try {resolver}")
+    assert (settings.country, settings.want) == ("TR", 4)
+    assert loaded(tmp_path, content, Flags(want=7)).config.pools[0].discovery.want == 7
 
 
 def test_load_tunnel_flag_brings_that_tunnels_profile(tmp_path: Path) -> None:
@@ -358,6 +375,10 @@ def test_load_relative_paths_are_taken_from_the_files_folder(tmp_path: Path) -> 
         ),
         (smart_with(discovery={"country": "Iran"}), "an ISO country code of two letters"),
         (smart_with(discovery={"country": "İR"}), "an ISO country code of two letters"),
+        (smart_with(discovery={"sources": ["list"]}), 'sources[0]: "list" is not known; did you'),
+        (smart_with(discovery={"check_command": 'try "x'}), "is no command: no closing quotation"),
+        ({"lists": ["http://lists.example/a"]}, "a source is written NAME=https://HOST/PATH"),
+        ({"lists": ["a=http://lists.example/a"]}, "a list is fetched from https://HOST/PATH"),
         (smart_with(discovery={"pace": "2m"}), 'expected a duration from 0 to 1m, not "2m"'),
         (
             {"pools": [{"name": "a"}, {"name": "b"}, {"name": "a"}]},
@@ -408,7 +429,7 @@ def test_load_all_mistakes_are_told_in_the_order_of_the_file(tmp_path: Path) -> 
         'port "99999" is not a number from 1 to 65535',
         "5:73: pools[1].resolvers[2]: expected an address, not 5",
         "7:3: colour: unknown field; known here are workers, control, state, log_level, "
-        "log_format, steering, pools, outbounds",
+        "log_format, steering, lists, pools, outbounds",
     ]
 
 

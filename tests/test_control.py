@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from relay.control.app import make_app, serve_app
 from relay.control.control_socket import ControlError, ControlInUse, open_control
-from relay.control.status import ill_health, pool_counts, resolver_status, worker_status
+from relay.control.status import (
+    ill_health,
+    pool_counts,
+    resolver_status,
+    resolvers_status,
+    worker_status,
+)
 from relay.endpoints import ControlAddress, ListenAddress
-from relay.resolver_address import parse
+from relay.resolver_address import Options, parse
 from relay.roster import Roster
 from relay.supervisor import State as WorkerState
 from relay.supervisor import Worker
+from relay.ways_out import Proxy
 from shared import layout
 from shared.board import Board
 from workers.engine.health import State
@@ -205,6 +216,55 @@ def test_status_of_a_name_without_an_address_is_down(board: Board, roster: Roste
     shown = resolver_status(board, roster.pools[0][1], {})
     assert (shown["address"], shown["state"]) == ("udp://dns.example:53", "down")
     assert shown["fault"] == "its name is being resolved"
+
+
+OPTIONS = st.builds(
+    Options,
+    server_name=st.sampled_from(["", "a.example", "b.example"]),
+    ca_file=st.sampled_from(["", "/a/ca.pem"]),
+    get=st.sampled_from([None, True]),
+    via=st.none()
+    | st.builds(
+        Proxy,
+        st.just("socks5"),
+        st.just("192.0.2.1"),
+        st.just(1080),
+        st.sampled_from(["", "one", "two"]),
+        st.sampled_from(["", "password"]),
+    ),
+    bind=st.sampled_from(["", "eth0"]),
+    weight=st.sampled_from([1, 2]),
+)
+
+
+@given(st.lists(OPTIONS, min_size=2, max_size=8, unique=True))
+def test_status_of_resolvers_that_differ_only_in_options_tells_them_apart(
+    options: list[Options],
+) -> None:
+    with contextlib.closing(Board.create(1, 1, 16)) as board:
+        roster = Roster(board, [ListenAddress("127.0.0.1", 5300)])
+        roster.set_resolvers(0, [parse("https://8.8.8.8/q", each) for each in options], 0.0)
+        shown = [each["address"] for each in resolvers_status(board, roster.pools[0], {})]
+    assert len(set(shown)) == len(shown)
+    assert not [each for each in shown if "password" in each]
+
+
+def test_status_of_a_resolver_says_what_was_said_beside_its_address(board: Board) -> None:
+    roster = Roster(board, [ListenAddress("127.0.0.1", 5300)])
+    login = Proxy("socks5", "192.0.2.1", 1080, "one", "password")
+    told = {
+        "as a.example": Options(server_name="a.example"),
+        "by GET": Options(get=True),
+        "unverified": Options(insecure=True),
+        "via socks5://192.0.2.1:1080 (1)": Options(via=login),
+        "via socks5://192.0.2.1:1080 (2)": Options(via=replace(login, user="two")),
+        "from eth0": Options(bind="eth0"),
+        "weight 3": Options(weight=3),
+    }
+    wanted = [parse("https://8.8.8.8/q", each) for each in told.values()]
+    roster.set_resolvers(0, wanted, 0.0)
+    shown = [each["address"] for each in resolvers_status(board, roster.pools[0], {})]
+    assert shown == [f"https://8.8.8.8:443/q {each}" for each in told]
 
 
 def test_status_of_a_pool_names_every_reason(board: Board) -> None:

@@ -169,7 +169,7 @@ def test_resolver_that_the_proxy_cannot_reach_is_to_blame(workdir: Path) -> None
     async def run() -> None:
         with Microsocks(workdir=workdir) as socks:
             reason, blamed = await fault_via(socks.url, closed_port("127.0.0.1"))
-            assert reason == "the proxy says: Connection refused by destination host"
+            assert reason == "the proxy says: the resolver refused the connection"
             assert blamed == (0, 1)
 
     run()

@@ -16,6 +16,8 @@ from tests.rig.tls_servers import PATH, DohBackend, Nginx, TlsDnsdist, Unbound
 from tests.rig.wire import answer_count, query_wire
 from tests.rig.zone import Zone
 from workers.settings import ResolverEntry
+from workers.transports.http2 import Http2Session
+from workers.transports.http2_frames import REFUSED_STREAM
 
 pytestmark = pytest.mark.skipif(
     bool(why_not_installed("dnsdist", "unbound", "nsd", "nginx")),
@@ -129,6 +131,64 @@ def test_nginx_ending_connections_after_some_requests_loses_no_query(
                     await all_answered(shell, 50)
 
         run()
+
+
+def test_nginx_saying_goaway_in_mid_batch_finishes_some_and_is_asked_again_for_others(
+    folder: Path,
+    authority: Authority,
+    good: Certificate,
+    backend: DohBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[int, int]] = []
+    on_goaway = Http2Session._on_goaway
+
+    def look(session: Http2Session, stream: int, payload: bytes) -> None:
+        before = len(session.exchanges)
+        on_goaway(session, stream, payload)
+        seen.append((len(session.exchanges), before - len(session.exchanges)))
+
+    monkeypatch.setattr(Http2Session, "_on_goaway", look)
+    with Nginx(backend.address, good, workdir=folder, requests=40) as server:
+
+        @on_loop
+        async def run() -> None:
+            async with Shell(entry(server.address, authority)) as shell:
+                for _ in range(20):
+                    await all_answered(shell, 50)
+
+        run()
+    assert max(below for below, _ in seen) > 0, "no stream was under way below the last"
+    assert max(above for _, above in seen) > 0, "no stream was under way above the last"
+
+
+@pytest.mark.parametrize("max_streams", [1, 4])
+def test_nginx_refusing_streams_that_came_before_its_bound_was_known_serves_them_all(
+    folder: Path,
+    authority: Authority,
+    good: Certificate,
+    backend: DohBackend,
+    max_streams: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes: list[int] = []
+    on_reset = Http2Session._on_reset
+
+    def look(session: Http2Session, stream: int, payload: bytes) -> None:
+        codes.append(int.from_bytes(payload))
+        on_reset(session, stream, payload)
+
+    monkeypatch.setattr(Http2Session, "_on_reset", look)
+    with Nginx(backend.address, good, workdir=folder, max_streams=max_streams) as server:
+
+        @on_loop
+        async def run() -> None:
+            for _ in range(5):
+                async with Shell(entry(server.address, authority)) as shell:
+                    await all_answered(shell, 30)
+
+        run()
+    assert REFUSED_STREAM in codes
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from time import monotonic
 
 import pytest
@@ -19,6 +21,7 @@ from tests.loopback import HOST, Shell, UdpPeer, on_loop, settle, until
 from tests.rig.certs import Authority, Certificate
 from tests.rig.doh_server import (
     DohServer,
+    Http1Link,
     Http2Link,
     HttpAsked,
     SettingCodes,
@@ -28,6 +31,7 @@ from tests.rig.doh_server import (
 from tests.rig.wire import (
     SERVFAIL,
     query_wire,
+    reply_wire,
 )
 from workers.transports import doh, http2
 from workers.transports.http2_frames import (
@@ -294,9 +298,44 @@ def test_doh_server_that_opens_no_window_gets_as_much_as_it_allows(
     run()
 
 
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_doh_response_over_http1_that_the_end_of_the_connection_ends(
+    cut_off: bool, authority: Authority, good: Certificate
+) -> None:
+    @on_loop
+    async def run() -> None:
+        def serve(asked: HttpAsked) -> None:
+            link = asked.link
+            assert isinstance(link, Http1Link)
+            reply = reply_wire(asked.wire)
+            link.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/dns-message\r\n\r\n" + reply)
+            if cut_off:  # no word of TLS that it is the end: there may be more to the answer
+                raw = link.transport.get_extra_info("socket")
+                asyncio.get_running_loop().call_later(0.02, raw.shutdown, socket.SHUT_RDWR)
+            else:
+                link.close()
+
+        async with (
+            DohServer(good, serve, host=HOST, alpn=["http/1.1"]) as server,
+            Shell(entry(server, authority)) as shell,
+        ):
+            codes = await rcodes(ask_many(shell, 5))
+            if cut_off:
+                assert codes == [SERVFAIL] * 5
+                assert shell.resolver().answered == 0
+                assert any(shell.reasons)
+            else:
+                assert codes == [NOERROR] * 5
+                assert counted(shell) == (0, 0, 0)
+                assert shell.resolver().answered == 5
+
+    run()
+
+
 # -- signs of life ------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_doh_connection_that_swallows_everything_is_replaced_before_per_attempt(
     authority: Authority, good: Certificate
 ) -> None:

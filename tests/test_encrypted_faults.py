@@ -122,8 +122,10 @@ def test_encrypted_resolver_over_its_limit_gets_a_ceiling_and_is_never_down(
     told = {name: (round(rates[name], 1), round(medians[name], 1)) for name in resolvers}
     for name in resolvers:
         assert "down" not in states[name], f"{name}: {states[name]}"
-        assert rates[name] >= 0.9 * LIMIT_QPS, told
-        # It is kept above what the resolver answers by design, so as to see when it answers more.
+        # What settles within 10 % of the limit is what gets through.
+        assert rates[name] == pytest.approx(LIMIT_QPS, rel=0.1), told
+        # The ceiling itself stands at 1.2 x that by its rule: what is refused above the limit costs
+        # little, since it goes elsewhere at once, and shows when the resolver answers more.
         assert medians[name] / REFUSAL_FACTOR == pytest.approx(LIMIT_QPS, rel=0.1), told
         assert refused[name]["refused"] > 50, name
         assert (refused[name]["errors"], refused[name]["fault"] or "") == (0, ""), name

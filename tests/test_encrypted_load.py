@@ -85,7 +85,7 @@ def _at_rest(relay: Relay, cancelling: Cancelling) -> Usage:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.long
+@pytest.mark.alone
 def test_encrypted_hundred_thousand_queries_with_cancelled_handshakes_leave_nothing_behind(
     servers: Ground, workdir: Path
 ) -> None:

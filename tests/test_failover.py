@@ -84,6 +84,7 @@ def ask_until(relay: Relay, done: str, resolver: ScriptedResolver, timeout_s: fl
 # -- a closed port -----------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_closed_resolver_beside_good_one_by_one_fails_over_without_a_timer(
@@ -225,6 +226,7 @@ def test_resolver_that_closed_is_noticed_down_and_back_after_its_keeper_was_kill
         assert settled_pool(relay)["failures"] == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_resolver_that_closes_and_opens_over_and_over_beside_good_costs_no_query(
     scheme: str, workdir: Path

@@ -189,3 +189,54 @@ def test_session_fed_anything_raises_only_its_own_error(pieces: list[bytes]) -> 
     except HttpError:
         pass
     assert len(session.ended) + session.held == 1
+
+
+# -- bodies that the end of the connection ends -------------------------------------------------
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/dns-message\r\n"
+
+
+@pytest.mark.parametrize(
+    "head", [HEAD + b"\r\n", HEAD + b"Connection: close\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n"]
+)
+@given(pieces=st.lists(st.binary(min_size=1, max_size=20), max_size=5))
+def test_body_without_a_length_ends_with_the_connection(head: bytes, pieces: list[bytes]) -> None:
+    session = Http1Session(TARGET)
+    session.request(attempt(), MESSAGE)
+    session.receive(head)
+    for piece in pieces:
+        session.receive(piece)
+    assert session.ended == []
+    session.receive_end()
+    (exchange,) = session.ended
+    assert (exchange.outcome, bytes(exchange.body)) == (ANSWERED, b"".join(pieces))
+    assert session.closing
+    assert not session.room
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nConte",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\n\r\nfour",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n",
+    ],
+)
+def test_response_cut_off_by_the_end_of_the_connection_is_none(
+    asked: Http1Session, said: bytes
+) -> None:
+    if said:
+        asked.receive(said)
+    asked.receive_end()
+    assert asked.ended == []
+    assert asked.closing
+
+
+def test_body_without_a_length_is_bounded(asked: Http1Session) -> None:
+    asked.receive(HEAD + b"\r\n" + bytes(MAX_BODY_BYTES + 1))
+    (exchange,) = asked.ended
+    assert exchange.outcome == OVERSIZE
+    asked.receive_end()
+    assert len(asked.ended) == 1

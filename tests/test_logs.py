@@ -14,6 +14,8 @@ logs.setup(sys.argv[1], sys.argv[2], "worker 3")
 log = logging.getLogger("x")
 log.debug("too quiet")
 log.info("%d of %d", 1, 2)
+from hpack import Decoder, Encoder
+Decoder().decode(Encoder().encode([(b"location", b"my-secret-name.example")]))
 try:
     raise ValueError("why")
 except ValueError:
@@ -50,6 +52,10 @@ def test_logs_json_is_one_object_a_line() -> None:
 def test_logs_below_the_level_are_left_out() -> None:
     assert len(logged("debug", "json")) == 3
     assert len(logged("error", "json")) == 1
+
+
+def test_logs_of_a_library_do_not_tell_what_a_server_said() -> None:
+    assert not [line for line in logged("debug", "text") if "secret" in line]
 
 
 def test_logs_to_a_closed_standard_error_disturb_nobody() -> None:

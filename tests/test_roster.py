@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay import roster as roster_module
 from relay.endpoints import ListenAddress
 from relay.resolver_address import AUTO, Options, ResolverAddress, parse
 from relay.roster import (
@@ -113,14 +112,37 @@ def test_roster_without_a_free_slot_leaves_the_rest_out_and_says_so(
     assert "udp://10.0.0.9:53 is left out: all 8 slots" in caplog.text
 
 
-def test_roster_auto_stands_for_the_resolvers_of_the_device_but_not_the_relay_itself(
-    roster: Roster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_roster_auto_stands_for_what_was_found_but_not_the_relay_itself(
+    roster: Roster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = tuple(addresses("127.0.0.1:5300", "192.0.2.53", "1.1.1.1"))
-    monkeypatch.setattr(roster_module, "device_resolvers", lambda: found)
-    roster.set_resolvers(0, [*addresses("1.1.1.1"), AUTO], 0.0)
-    assert [entry.host for entry in roster.entries(0)] == ["1.1.1.1", "192.0.2.53"]
+    roster.set_resolvers(0, [*addresses("1.1.1.1"), AUTO, *addresses("9.9.9.9")], 0.0)
+    assert [entry.host for entry in roster.entries(0)] == ["1.1.1.1", "9.9.9.9"]
+    found = addresses("127.0.0.1:5300", "192.0.2.53", "1.1.1.1")
+    assert roster.set_found(0, found, 1.0)
+    assert [entry.host for entry in roster.entries(0)] == ["1.1.1.1", "192.0.2.53", "9.9.9.9"]
+    assert [member.is_found for member in roster.pools[0]] == [False, True, False]
     assert "udp://127.0.0.1:5300 is left out" in caplog.text
+    slot = roster.entries(0)[1].slot
+    assert roster.set_found(0, addresses("192.0.2.54", "192.0.2.53"), 2.0)
+    assert [entry.host for entry in roster.entries(0)][1:3] == ["192.0.2.54", "192.0.2.53"]
+    assert roster.entries(0)[2].slot == slot
+    assert roster.set_found(0, (), 3.0)
+    assert [entry.host for entry in roster.entries(0)] == ["1.1.1.1", "9.9.9.9"]
+
+
+def test_roster_tells_what_sizes_are_known_and_keeps_the_slot_as_they_change(board: Board) -> None:
+    known = {"1.1.1.1": (253, 0)}
+    roster = Roster(board, [LISTEN], lambda _, address: known.get(address.host, (0, 0)))
+    roster.set_resolvers(0, [AUTO, *addresses("9.9.9.9")], 0.0)
+    roster.set_found(0, addresses("1.1.1.1"), 0.0)
+    sizes = [(entry.longest_name, entry.largest_reply) for entry in roster.entries(0)]
+    assert sizes == [(253, 0), (0, 0)]
+    slots = [entry.slot for entry in roster.entries(0)]
+    assert not roster.set_found(0, addresses("1.1.1.1"), 1.0)
+    known["1.1.1.1"] = (253, 1232)
+    assert roster.set_found(0, addresses("1.1.1.1"), 1.0)
+    assert roster.entries(0)[0].largest_reply == 1232
+    assert [entry.slot for entry in roster.entries(0)] == slots
 
 
 # -- keepers -----------------------------------------------------------------------------------
@@ -236,7 +258,7 @@ def test_entry_of_a_resolver_has_everything_that_was_said_of_it() -> None:
         scheme="https",
         host="8.8.8.8",
         port=444,
-        name="https://8.8.8.8:444/q via http://192.0.2.1:8080 from eth0",
+        name="https://8.8.8.8:444/q as a.b by GET via http://192.0.2.1:8080 from eth0 weight 7",
         weight=7,
         server_name="a.b",
         ca_file="/ca.pem",
@@ -257,15 +279,3 @@ def test_roster_same_server_by_another_way_or_path_is_another_resolver(roster: R
     ]
     roster.set_resolvers(0, different, 0.0)
     assert len(roster.entries(0)) == 5
-
-
-def test_roster_auto_takes_the_pools_source_and_leaves_out_what_it_cannot_reach(
-    roster: Roster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = tuple(addresses("192.0.2.53", "2001:db8::53"))
-    monkeypatch.setattr(roster_module, "device_resolvers", lambda: found)
-    roster.set_resolvers(0, [parse("auto", Options(bind="192.0.2.1", weight=3))], 0.0)
-    assert [(e.host, e.bind, e.weight) for e in roster.entries(0)] == [
-        ("192.0.2.53", "192.0.2.1", 3)
-    ]
-    assert "udp://[2001:db8::53]:53 is left out: it cannot be asked from 192.0.2.1" in caplog.text

@@ -87,5 +87,6 @@ def setup(level: str, log_format: str, role: str) -> None:
     # A standard error that nobody reads any more must not disturb the work.
     logging.raiseExceptions = False
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
-    logging.getLogger("asyncio").setLevel(max(LEVELS[level], logging.WARNING))
+    for library in ("asyncio", "hpack"):  # hpack would tell every header field
+        logging.getLogger(library).setLevel(max(LEVELS[level], logging.WARNING))
     logging.getLogger("aiohttp.access").disabled = True

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 
+from shared.printable import printable
 from workers.engine.engine import TICK_S, Engine
 from workers.engine.health import State
 from workers.engine.pending import Attempt
@@ -123,9 +124,7 @@ class Pool:
 
     def fault(self, resolver: Resolver, reason: str) -> None:
         """Tell the supervisor what keeps a resolver from being used, "" when it is over."""
-        if not reason.isprintable():  # words of a proxy, say
-            reason = "".join(char if char.isprintable() else "?" for char in reason)
-        reason = reason[:MAX_REASON_CHARS]
+        reason = printable(reason, MAX_REASON_CHARS)
         if self._faults.get(resolver.slot, "") != reason:
             self._faults[resolver.slot] = reason
             if reason:

@@ -5,6 +5,7 @@ Owner: the supervisor. Reading costs nothing to the workers. Names of queries ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,26 @@ def pool_counts(board: Board, pool: int) -> dict[str, Any]:
         "failures": board.pool_total(pool, layout.POOL_FAILURES),
         "dropped": dropped,
     }
+
+
+def resolvers_status(
+    board: Board, members: Sequence[Member], faults: Faults
+) -> list[dict[str, Any]]:
+    """Return the resolvers of a pool as `/status` shows them.
+
+    Those that would look alike, as with two logins to one proxy, are numbered.
+    """
+    alike = Counter(member.address.shown for member in members)
+    numbers: Counter[str] = Counter()
+    shown = []
+    for member in members:
+        status = resolver_status(board, member, faults)
+        address = member.address.shown
+        if alike[address] > 1:
+            numbers[address] += 1
+            status["address"] = f"{address} ({numbers[address]})"
+        shown.append(status)
+    return shown
 
 
 def resolver_status(board: Board, member: Member, faults: Faults) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Final
 
 from relay.resolver_address import ResolverAddress
 
@@ -21,6 +22,10 @@ class Stage(enum.StrEnum):
     FITNESS = "fitness"
 
 
+AT_TUNNEL: Final = (Stage.TUNNEL, Stage.COMMAND)
+"""Checks that everybody fails while the tunnel's server is down."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fitness:
     """What of a tunnel's messages a resolver lets through. None, or 0: not known."""
@@ -28,9 +33,12 @@ class Fitness:
     keeps_case: bool | None = None
     """Whether the question of its answers is spelt as it was asked."""
     longest_name: int = 0
-    """Octets of the longest question name it answered, written without the last dot: up to 253."""
+    """Octets of the longest question name it answered, without the last dot: up to 253."""
     largest_reply: int = 0
-    """Octets of the largest size step (512, 1232, 4096) at which a whole reply came back."""
+    """Octets of the largest reply that came back whole."""
+    drops_larger: bool = False
+    """Whether a larger one was asked for, and nothing came or it was cut: then that is a limit, and
+    else only the largest that there was to ask for."""
     txt: bool | None = None
     edns: bool | None = None
     """Whether its answers carry an OPT record when asked with one."""

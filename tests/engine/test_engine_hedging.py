@@ -380,3 +380,16 @@ def test_sole_resolver_that_drops_most_is_not_asked_the_same_again_and_again() -
     driver.sent.clear()
     asked = driver.traffic(rate_qps=200, seconds=1.5)
     assert len(driver.sent) <= 2 * len(asked) + 16
+
+
+def test_sole_resolver_over_a_stream_is_not_asked_again_in_vain() -> None:
+    driver = Driver("tcp:a")
+    driver.play("tcp:a", answers(0.020))
+    driver.traffic(rate_qps=50, seconds=2.0)
+    driver.play("tcp:a", is_silent)
+    driver.ask()
+    driver.advance(2.1)
+    before = len(driver.sent)
+    driver.ask()
+    driver.advance(1.0)
+    assert len(driver.sent) == before + 1

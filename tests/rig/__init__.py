@@ -12,7 +12,8 @@ Modules: process (Program), net (addresses, namespaces, what this machine allows
 by the byte), zone, servers (Dnsdist, Nsd), scripted (ScriptedResolver), relay (Relay), clients
 (dnsperf, dig, raw UDP and TCP), files (a file carried and checked), tunnels (dns2tcp, iodine,
 dnstt), certs (an authority of its own), tls_servers (TlsDnsdist, Unbound, Nginx: DoT and DoH),
-gate (counts, delays and cuts connections), proxies (Microsocks, Tinyproxy).
+gate (counts, delays and cuts connections), proxies (Microsocks, Tinyproxy), farm (thousands of
+simulated resolvers).
 """
 
 from tests.rig.clients import (

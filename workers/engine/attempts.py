@@ -146,7 +146,7 @@ class Attempts:
         overslept = now - attempt.expires_at > OVERSLEPT_S
         # An attempt cut short by its query's deadline says nothing about its resolver.
         had_s = attempt.expires_at - attempt.sent_at
-        if not overslept and had_s >= self._per_attempt_s - ROUNDING_S:
+        if not overslept and not attempt.waits and had_s >= self._per_attempt_s - ROUNDING_S:
             attempt.resolver.lost += 1
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
             self._selection.lost(now, attempt.resolver)
@@ -156,7 +156,8 @@ class Attempts:
         """Hedge: try a late query on another resolver too. Return when to look at it again.
 
         What may only be held may show later that it is lost: it is looked at when twice as old. So
-        is a hedge that is late too, while nothing tells that others are answered.
+        is a hedge that is late too, while nothing tells that others are answered. What has not left
+        yet is surely not held, and is no loss of its resolver either.
         """
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
@@ -164,16 +165,22 @@ class Attempts:
         if attempt.kind == COPY:
             return NEVER  # it was sent for its own sake; the first sending has its own time
         late = attempt.resolver
+        if attempt.delayed:
+            attempt.delayed = False
+            if now < attempt.sent_at + late.rto_s - ROUNDING_S:
+                return attempt.sent_at + late.rto_s
         least_s = min(late.rto_s, self._trial_s)
+        waits = attempt.waits
         if not late.srtt_s and now - attempt.sent_at < least_s - ROUNDING_S:
             return min(2 * now - attempt.sent_at, attempt.sent_at + least_s)
         # What was sent later has been answered: this one is lost, and no poll that is held.
         overtaken = self.newest_answered_at > attempt.sent_at
-        trouble_ns = int(now * NS) - self._board.words[late.refused_word]
+        in_doubt = int(now * NS) - self._board.words[late.refused_word] < int(DOUBT_S * NS)
         lost = (
-            late.losing
+            waits
+            or late.losing
             or overtaken
-            or trouble_ns < int(DOUBT_S * NS)
+            or in_doubt
             or late.state in (State.FRESH, State.DOWN)
             or (self._settings.hedge_only_losing and not late.equal)
         )
@@ -184,19 +191,23 @@ class Attempts:
             lost = True
         if attempt.kind == HEDGE and not overtaken and not self._goes_on(now, attempt):
             return 2 * now - attempt.sent_at
-        if lost and query.doubted is None:
+        if lost and not waits and query.doubted is None:
             query.doubted = attempt
         resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
-        again = late.losing or (lost and not late.interval_ns)  # a ceiling is for fresh questions
+        # A ceiling is for fresh questions, and a stream repeats what is lost by itself.
+        in_doubt = in_doubt and not late.interval_ns and not late.is_stream
+        again = not waits and (late.losing or in_doubt)
         if resolver is None and again and attempt.kind == HEDGE:
             # One that is at a limit would be asked many times what it allows.
-            is_known_time = self._unheard_of_s < NEVER
-            again = now < late.random_until or (is_known_time and self._goes_on(now, attempt))
+            may_go_on = self._unheard_of_s < NEVER and not late.is_stream
+            again = now < late.random_until or (may_go_on and self._goes_on(now, attempt))
         if resolver is None and again and not down:
             # Nobody else is there, or all are lossy: better again than to wait for per_attempt.
             resolver = self._selection.choose(now, query)
         if resolver is not None:
+            if waits and self._settings.hedge_only_losing:
+                self.close(attempt)  # it goes there instead, not twice
             self._counters.hedges += 1
             self._outbox.append(self.open(now, query, resolver, HEDGE))
         elif lost and (attempt.kind != HEDGE or query.refused):

@@ -321,6 +321,11 @@ class Engine:
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
             self._attempts.go_on(now, attempt)
 
+    def unreachable(self, resolver: Resolver) -> None:
+        """No connection could be made, and nobody waits for it any more: an error all the same."""
+        resolver.errors += 1
+        self._publisher.urgent[resolver.slot] = resolver
+
     def limited(self, now: float, attempt: Attempt) -> None:
         """The server said beside DNS (HTTP 429) that it is asked too often: as by REFUSED."""
         if self._attempts.close(attempt):
@@ -339,10 +344,10 @@ class Engine:
             if attempt.closed:
                 continue
             if now >= attempt.expires_at:
-                # One that had to wait for its connection has its time from when it was sent.
-                attempt.expires_at = min(
-                    attempt.sent_at + self._per_attempt_s, attempt.query.deadline_at
-                )
+                # One that had to wait has its time from when it left, and until then only its
+                # query's deadline.
+                began_at = now if attempt.waits else attempt.sent_at
+                attempt.expires_at = min(began_at + self._per_attempt_s, attempt.query.deadline_at)
             if now >= attempt.expires_at:
                 self._attempts.expired(now, attempt)
             else:

@@ -75,11 +75,14 @@ class Attempt:
 
     `table` and `id` are set by the transport that sends it: the open attempts of a socket by the
     two ID bytes that it put on the wire. Whoever closes an attempt takes it out of its table.
-    `resent` says that a connection closed under it once.
+    `resent` says that a connection closed under it once. `waits` says that it is not on the wire:
+    its transport keeps it until there is a connection or a stream for it; `delayed` that it left
+    after it had waited, and that its time runs from then.
     """
 
     __slots__ = (
         "closed",
+        "delayed",
         "expires_at",
         "id",
         "kind",
@@ -90,6 +93,7 @@ class Attempt:
         "resolver",
         "sent_at",
         "table",
+        "waits",
     )
 
     def __init__(
@@ -103,9 +107,17 @@ class Attempt:
         self.closed = False
         self.overdue = False
         self.resent = False
+        self.waits = False
+        self.delayed = False
         self.over_stream = resolver.is_stream
         self.id = b""
         self.table: dict[bytes, Attempt] | None = None
+
+    def leave(self, now: float) -> None:
+        """Note that it waits no longer: the time before is nobody's latency or loss."""
+        self.sent_at = now
+        self.waits = False
+        self.delayed = True
 
     def __repr__(self) -> str:
         return f"<Attempt {self.resolver.name} kind={self.kind} closed={self.closed}>"

@@ -20,6 +20,7 @@ Owner of this module: the stream transports. How a kind is written: derive from 
 * set `closing` when the server will take no more (before `again` and `answered`): the owner closes
   the connection once `table` is empty, and dials another when it needs one;
 * say `owner.broken(self, reason)` when the peer breaks the protocol; nothing is called after it;
+* override `at_end` where a message may end with the connection;
 * override `check` where there is a better sign of life than answers: it is called from half of
   `per_attempt` on after an attempt was sent that is still unanswered.
 
@@ -99,6 +100,8 @@ class Connection(ABC):
         self.has_answered = False
         self.may_be_stale = False
         """It stood unused before it was sent to: its end may have crossed the query."""
+        self.turned_away = False
+        """Queries were handed back unserved before it answered any."""
         self.closing = False
         """The server takes no more on it."""
         self.made_at = now
@@ -120,6 +123,9 @@ class Connection(ABC):
     def data_received(self, data: bytes) -> None:
         """Take in bytes of the server."""
 
+    def at_end(self) -> None:  # noqa: B027 - most protocols say where a message ends
+        """Take in that the server closed in order; the owner is told after it."""
+
     def check(self, now: float) -> float:
         """Return in how many seconds to be checked again; 0 for a connection of no more use.
 
@@ -136,6 +142,8 @@ class Connection(ABC):
         drawn = self.pool.ids.draw(table)
         attempt.id = drawn
         attempt.table = table
+        if attempt.waits:
+            attempt.leave(now)
         table[drawn] = attempt
         if not self.silent_since:
             self.silent_since = now

@@ -12,6 +12,8 @@ import socket
 import ssl
 from contextlib import suppress
 from ipaddress import ip_address
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from python_socks import ProxyError
@@ -20,7 +22,13 @@ from python_socks.async_.asyncio import Proxy
 from workers.settings import ResolverEntry
 from workers.transports.channel import PlainChannel, TlsChannel
 from workers.transports.connection import Channel
-from workers.transports.faults import RESOLVER_ERRNOS, CannotSendFrom, DialFailed, in_words
+from workers.transports.faults import (
+    RESOLVER_ERRNOS,
+    CannotSendFrom,
+    DialFailed,
+    in_words,
+    proxy_in_words,
+)
 from workers.transports.tls import handshake, tls_context
 
 if TYPE_CHECKING:
@@ -34,6 +42,12 @@ FURTHER_TIMEOUT_S: Final = 2.0
 
 ADDRESSES_A_DIAL: Final = 3
 """Addresses tried in one dial; the next dial goes on with the next."""
+
+LOOKS: Final = 8
+LOOK_S: Final = 300.0
+"""Sessions of TLS are looked at so often in a row, and then once in so long. At every look Python
+(3.11 to 3.13 at least) makes a copy of 6 kB that it never frees: a server that resumes nothing and
+closes every connection would fill the memory. What is at hand serves until a server refuses it."""
 
 SECURE: Final = frozenset(("dot", "https"))
 
@@ -51,14 +65,22 @@ class Dialler:
         self._hosts = [entry.host, *entry.more_hosts]
         self._session: ssl.SSLSession | None = None
         self._session_context: ssl.SSLContext | None = None
+        self._look_at = -inf
         if entry.scheme in SECURE:
             # Read the authorities now rather than between queries; a fault is told at the dial.
             with suppress(OSError):
                 tls_context(entry.ca_file, entry.insecure, alpn)
 
     def remember(self, channel: Channel) -> None:
-        """Keep the TLS session of a connection that served, for the next handshake."""
-        if isinstance(channel, TlsChannel):
+        """Keep the TLS session of a connection that served, for the next handshakes.
+
+        One that was itself resumed has nothing new. See `LOOKS` for the rest.
+        """
+        if not isinstance(channel, TlsChannel) or channel.resumed:
+            return
+        look_at = max(self._look_at, monotonic() - LOOKS * LOOK_S) + LOOK_S
+        if look_at <= monotonic():
+            self._look_at = look_at
             self._session = channel.session
             self._session_context = channel.context
 
@@ -77,7 +99,10 @@ class Dialler:
                 hosts.append(hosts.pop(0))
         assert failure is not None
         self._session = None
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # it knows this frame, and the frame the whole handshake
 
     async def _dial(self, host: str, timeout_s: float) -> PlainChannel:
         way = "connection through the proxy" if self._entry.via else "connection"
@@ -103,7 +128,7 @@ class Dialler:
             reason = in_words(error) + (" during the TLS handshake" if doing != way else "")
             raise DialFailed(reason, blamed=error.errno in RESOLVER_ERRNOS) from error
         except ValueError as error:  # what the configuration let through
-            raise DialFailed(f"cannot be dialled: {error}", blamed=False) from error
+            raise DialFailed("cannot be dialled: its host is no host", blamed=False) from error
 
     @property
     def _server_name(self) -> str:
@@ -122,15 +147,16 @@ class Dialler:
         try:
             return await proxy.connect(host, entry.port, timeout=2 * DIAL_TIMEOUT_S)
         except ProxyError as error:
-            blamed = error.error_code in UNREACHED_BY_PROXY
-            raise DialFailed(f"the proxy says: {error}", blamed=blamed) from error
+            code = error.error_code
+            reason = proxy_in_words(code, str(error), is_http=entry.via.startswith("http:"))
+            raise DialFailed(reason, blamed=code in UNREACHED_BY_PROXY) from error
         except DialFailed:
             raise
         except OSError as error:
             reason = f"lost the connection to the proxy: {in_words(error)}"
             raise DialFailed(reason, blamed=False) from error
         except Exception as error:  # a proxy's reply that the library chokes on
-            raise DialFailed(f"the proxy's reply makes no sense: {error}", blamed=False) from error
+            raise DialFailed("the proxy's reply makes no sense", blamed=False) from error
 
     async def _secure(self, sock: socket.socket) -> TlsChannel:
         entry = self._entry
@@ -191,7 +217,7 @@ def bind_source(sock: socket.socket, bind: str) -> None:
         else:
             kind = "address"
             if (address.version == 6) != (sock.family == socket.AF_INET6):
-                raise OSError(0, f"the resolver's address is not IPv{address.version}")
+                raise CannotSendFrom(None, f"the resolver's address is not IPv{address.version}")
             sock.bind((bind, 0))
     except OSError as error:
         words = f"cannot send from {kind} {bind}: {in_words(error)}"

@@ -165,12 +165,23 @@ class DohConnection(Connection):
             self.owner.broken(self, str(error))
             return
         self.closing = session.closing
+        if session.left:
+            for attempt in session.left:
+                attempt.leave(now)
+            session.left.clear()
         if session.ended:
             self._serve(now)
         if session.has_output:
             self.line_up()
         if (self.closing and not self.table) or (self.owner.waiting and session.room):
             self.owner.attend(self)
+
+    def at_end(self) -> None:
+        """Take in that the server closed in order: over HTTP/1.1 that ends some responses."""
+        self.session.receive_end()
+        self.closing = True
+        if self.session.ended:
+            self._serve(monotonic())
 
     def check(self, now: float) -> float:
         """Return in how many seconds to be checked again; 0 for a connection of no more use.

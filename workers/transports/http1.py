@@ -7,6 +7,7 @@ by h11, the body and the number of interim responses here.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import h11
@@ -30,7 +31,7 @@ MAX_INTERIM: Final = 16
 class Http1Session:
     """The client's side of one connection. See the module and `http_exchange.Session`."""
 
-    __slots__ = ("_h11", "_interim", "_out", "_target", "closing", "ended", "exchange")
+    __slots__ = ("_h11", "_interim", "_out", "_target", "closing", "ended", "exchange", "left")
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -39,6 +40,7 @@ class Http1Session:
         self._interim = 0
         self.exchange: Exchange | None = None
         self.ended: list[Exchange] = []
+        self.left: list[Attempt] = []
         self.closing = False
 
     def __repr__(self) -> str:
@@ -96,6 +98,16 @@ class Http1Session:
         except h11.RemoteProtocolError as error:
             # The library's words quote the server's bytes, which may be a question thrown back.
             raise HttpError("does not keep to HTTP/1.1") from error
+
+    def receive_end(self) -> None:
+        """The server closed in order, which ends a body that has no length (RFC 9112, 6.3)."""
+        self.closing = True
+        exchange = self.exchange
+        if exchange is not None and exchange.status and self._h11.their_state is h11.SEND_BODY:
+            with suppress(h11.RemoteProtocolError):  # a body that is too short for its length
+                self._h11.receive_data(b"")
+                if isinstance(self._h11.next_event(), h11.EndOfMessage):
+                    self._end(exchange, ANSWERED)
 
     def take(self) -> bytes:
         """Return the bytes to be sent, once."""

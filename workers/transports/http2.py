@@ -117,12 +117,14 @@ class Http2Session:
         "_max_streams",
         "_out",
         "_receive_window",
+        "_sent_early",
         "_stream_window",
         "_to_open",
         "_window",
         "closing",
         "ended",
         "exchanges",
+        "left",
         "next_stream",
         "pongs",
     )
@@ -136,6 +138,7 @@ class Http2Session:
         self._idle_frames = 0
         self._max_streams = REQUESTS_AT_FIRST
         self._early: deque[tuple[Attempt, bytes]] = deque()
+        self._sent_early = 0
         self._receive_window = CONNECTION_WINDOW
         self._to_open = 0
         self._window = DEFAULT_WINDOW
@@ -147,6 +150,7 @@ class Http2Session:
         self._block_stream = 0
         self.exchanges: dict[int, Exchange] = {}
         self.ended: list[Exchange] = []
+        self.left: list[Attempt] = []
         self.closing = False
         self.next_stream = 1
         self.pongs = 0
@@ -179,6 +183,7 @@ class Http2Session:
     def request(self, attempt: Attempt, message: bytes) -> None:
         """Ask. Only while there is `room`."""
         if not self._greeted and len(self.exchanges) >= STREAMS_AT_FIRST:
+            attempt.waits = True
             self._early.append((attempt, message))
         else:
             self._open(attempt, message)
@@ -189,6 +194,8 @@ class Http2Session:
         if stream + 2 > MAX_STREAM_ID:
             self.closing = True
         exchange = Exchange(attempt, stream)
+        if not self._greeted:
+            exchange.early = message
         self.exchanges[stream] = exchange
         block, complete = self._headers.block(message)
         if complete:
@@ -261,6 +268,9 @@ class Http2Session:
 
     # -- receiving --------------------------------------------------------------------------
 
+    def receive_end(self) -> None:
+        """Nothing to do: in HTTP/2 every response says where it ends."""
+
     def receive(self, data: bytes) -> None:
         """Take in bytes of the server. Raises Http2Error; `ended` holds what ended before."""
         try:
@@ -296,6 +306,7 @@ class Http2Session:
                     raise self._not_http2(data) or Http2Error("it does not begin with settings")
                 self._greeted = True
                 self._max_streams = MAX_STREAMS
+                self._sent_early = len(self.exchanges)
             if kind == DATA:
                 self._on_data(stream, flags, payload)
             elif kind == HEADERS:
@@ -314,7 +325,9 @@ class Http2Session:
             exchange.outcome = UNSERVED
             self.ended.append(exchange)
         while early and self._greeted and len(self.exchanges) < self._max_streams:
-            self._open(*early.popleft())
+            attempt, message = early.popleft()
+            self.left.append(attempt)
+            self._open(attempt, message)
 
     def _not_http2(self, data: bytes) -> Http2Error | None:
         if not self._greeted and data.startswith(b"HTTP/1"):
@@ -481,6 +494,11 @@ class Http2Session:
             return
         code = int.from_bytes(payload)
         self._forget(exchange)
+        if code == REFUSED_STREAM and exchange.early and self._sent_early > self._max_streams:
+            # It was one too many before the bound was known, and has its turn within it.
+            exchange.attempt.waits = True
+            self._early.append((exchange.attempt, exchange.early))
+            return
         exchange.outcome = UNSERVED if code == REFUSED_STREAM else RESET
         exchange.error = error_name(code)
         self.ended.append(exchange)

@@ -56,13 +56,15 @@ class Target:
 class Exchange:
     """One request and its response. The header fields that matter are kept, no others.
 
-    `window` and `unsent` are HTTP/2's: how much of the body may go now, and what has not gone.
+    `window`, `unsent` and `early` are HTTP/2's: how much of the body may go now, what has not gone,
+    and the message where it was sent before the server's settings were known.
     """
 
     __slots__ = (
         "attempt",
         "body",
         "content_type",
+        "early",
         "error",
         "outcome",
         "status",
@@ -81,6 +83,7 @@ class Exchange:
         self.error = ""
         self.window = 0
         self.unsent = b""
+        self.early = b""
 
     def __repr__(self) -> str:
         return f"<Exchange {self.stream} outcome={self.outcome} status={self.status}>"
@@ -107,6 +110,8 @@ class Session(Protocol):
     """No further request can be made."""
     ended: list[Exchange]
     """What ended since the caller emptied the list, `outcome` says how."""
+    left: list[Attempt]
+    """What was asked for earlier and has left since the caller emptied the list."""
 
     @property
     def room(self) -> bool:
@@ -125,6 +130,9 @@ class Session(Protocol):
 
     def receive(self, data: bytes) -> None:
         """Take in bytes of the server. Raises HttpError; `ended` holds what ended before."""
+
+    def receive_end(self) -> None:
+        """Take in that the server closed in order; `ended` holds what that completes."""
 
     def take(self) -> bytes:
         """Return the bytes to be sent, once."""

@@ -60,6 +60,7 @@ SAME_IDLE_S: Final = 0.05
 ROUNDING_S: Final = 1e-3
 """Sums of times in floating point are off by less than this."""
 
+UNSERVED: Final = "ends its connections without serving a query"
 MUTE: Final = "takes queries and answers none"
 
 LEARNED_FOR_S: Final = 600.0
@@ -95,6 +96,7 @@ class StreamTransport:
         self._check: asyncio.TimerHandle | None = None
         self._idle = IdleLifetime()
         self._has_served = False
+        self._unserved_in_a_row = 0
         self._dial_fault = False
         self._closed = False
 
@@ -143,7 +145,10 @@ class StreamTransport:
         """
         serves = connection.has_answered or len(connection.table) > len(attempts)
         if not serves:
-            self.pool.fault(self.resolver, "ends its connections without serving a query")
+            self.pool.fault(self.resolver, UNSERVED)
+            connection.turned_away = True
+            if connection.closing:
+                self._served_none(UNSERVED)
         self._send_again(connection, attempts, counted=not (connection.closing and serves))
         if not connection.table:
             connection.silent_since = 0.0
@@ -157,6 +162,7 @@ class StreamTransport:
     def proven(self, connection: Connection) -> None:
         """A connection got its first answer."""
         self._has_served = True
+        self._unserved_in_a_row = 0
         self._dial_not_before = 0.0
         self._backoff.reset()
         self._dialler.remember(connection.channel)
@@ -191,6 +197,7 @@ class StreamTransport:
         ):
             self.pool.engine.unsent(now, attempt)
             return
+        attempt.waits = True
         self.waiting.append(attempt)
         self._dial_soon(now)
 
@@ -318,6 +325,8 @@ class StreamTransport:
             self.waiting.extend(each for each in waiting if now - each.sent_at < PATIENCE_S)
             waiting = [each for each in waiting if now - each.sent_at >= PATIENCE_S]
         self._fail(now, waiting, blamed=error.blamed)
+        if error.blamed and not waiting and not self.waiting:
+            self.pool.engine.unreachable(self.resolver)
         if self.waiting:
             self._dial_soon(now)
 
@@ -338,20 +347,32 @@ class StreamTransport:
         """Close a connection; what was open on it is sent again, or fails."""
         self._remove(connection)
         attempts = list(connection.table.values())
-        if not attempts:
-            return
-        if not connection.has_answered and not connection.may_be_stale:
+        taken = connection.turned_away or (attempts and not connection.may_be_stale)
+        if taken and not connection.has_answered:
             self._pause(reason)
             if not self._has_served:
                 self._fail(monotonic(), attempts, blamed=True)
                 return
+            self._served_none(reason)
         self._send_again(connection, attempts, counted=True)
+
+    def _served_none(self, reason: str) -> None:
+        """A connection ends that took queries and answered none.
+
+        The first may have met a server that was going down. Of the next ones nobody hears while
+        their queries are sent elsewhere unblamed: each is an error, and followed by a pause.
+        """
+        self._unserved_in_a_row += 1
+        if self._unserved_in_a_row > 1:
+            if monotonic() >= self._dial_not_before:
+                self._pause(reason)
+            self.pool.engine.unreachable(self.resolver)
 
     def _let_expire(self, now: float, connection: Connection) -> None:
         """Leave the attempts whose time is over to the engine, which counts them lost."""
         sent_by = now - self.pool.engine.settings.per_attempt_s + ROUNDING_S
         for attempt in list(connection.table.values()):
-            if attempt.sent_at <= sent_by:
+            if attempt.sent_at <= sent_by and not attempt.waits:
                 del connection.table[attempt.id]
                 attempt.table = None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
 from workers.transports.dial import bind_source
-from workers.transports.faults import PACKET_ERRNOS, RESOLVER_ERRNOS, Backoff
+from workers.transports.faults import PACKET_ERRNOS, RESOLVER_ERRNOS, Backoff, in_words
 from workers.transports.stream_resolver import StreamTransport
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ class UdpTransport:
         self._refused_in_a_row += 1
         if self._refused_in_a_row >= REFUSED_IN_A_ROW:
             self._refused_in_a_row = 0
-            self.broken(ConnectionRefusedError("the port is closed"))
+            self.broken("the port is closed")
 
-    def broken(self, error: OSError) -> None:
+    def broken(self, reason: str) -> None:
         """A socket is no good any more: make it anew after a while."""
-        self._pool.fault(self._resolver, f"{error.strerror or error}; opening a new socket")
+        self._pool.fault(self._resolver, f"{reason}; opening a new socket")
         self.suspect = True
         self._drop_sockets()
         self._pool.engine.set_usable(self._resolver, False)
@@ -121,7 +121,7 @@ class UdpTransport:
         try:
             self._current = UdpSocket(self._pool, self._resolver, self)
         except OSError as error:
-            self.broken(error)
+            self.broken(in_words(error))
             return
         self._sockets.append(self._current)
         self._opened_at = monotonic()
@@ -153,7 +153,7 @@ class UdpTransport:
                 roomiest = UdpSocket(self._pool, self._resolver, self)
                 sockets.append(roomiest)
             except OSError as error:
-                log.info("%s: no further socket: %s", self._resolver.name, error)
+                log.info("%s: no further socket: %s", self._resolver.name, in_words(error))
         return roomiest if len(roomiest.table) < IDS_PER_SOCKET else None
 
     def _drop_sockets(self) -> None:
@@ -227,7 +227,7 @@ class UdpSocket:
                 error = again
         self._pool.engine.unsent(monotonic(), attempt)
         if error.errno not in PACKET_ERRNOS:
-            self._owner.broken(error)
+            self._owner.broken(in_words(error))
 
     def _readable(self) -> None:
         pool = self._pool
@@ -242,7 +242,7 @@ class UdpSocket:
                 break
             except OSError as error:
                 if error.errno not in RESOLVER_ERRNOS:
-                    self._owner.broken(error)
+                    self._owner.broken(in_words(error))
                     break
                 self._owner.refused(table)
                 if self._fd_sock.fileno() < 0:
