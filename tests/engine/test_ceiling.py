@@ -462,8 +462,8 @@ def test_fresh_that_answered_carry_the_load_where_nobody_is_in_use() -> None:
     driver.traffic(rate_qps=20, seconds=1.0)
     assert set(driver.states.values()) == {State.FRESH}
     shares = driver.shares()
-    assert shares["r3"] >= 8
-    assert shares["r4"] >= 8
+    assert shares["r3"] >= 6  # hedges take their turns too
+    assert shares["r4"] >= 6
     assert shares["r3"] + shares["r4"] >= 20 - 20 // 8 - 1
 
 

@@ -191,6 +191,17 @@ def test_chance_is_given_up_when_clearly_more_is_refused() -> None:
     assert bench.qps == pytest.approx(18, rel=0.2)
 
 
+@pytest.mark.parametrize("into_period_s", [0.0, 1.0, 2.0])
+def test_chance_is_given_up_within_two_seconds_when_a_limit_is_new(into_period_s: float) -> None:
+    # Without a ceiling what is refused comes again at once: much more is sent than was asked.
+    bench = known(0.3)
+    bench.run(into_period_s)
+    bench.offered_qps = 1_000
+    bench.model = by_the_second(15)
+    bench.run(2.1)
+    assert not is_by_chance(bench)
+
+
 def test_chance_is_forgotten_when_it_was_not_seen_for_a_minute() -> None:
     bench = known(0.3)
     bench.model = always(ANSWERED)

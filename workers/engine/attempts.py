@@ -69,6 +69,7 @@ class Attempts:
         "_outbox",
         "_per_attempt_s",
         "_publisher",
+        "_scout",
         "_selection",
         "_settings",
         "_slowest_before_s",
@@ -103,6 +104,7 @@ class Attempts:
         self._slowest_before_s = 0.0
         self._slowest_until = 0.0
         self._unheard_from = 0.0
+        self._scout: Query | None = None
         self.waiting = WaitingRoom(selection, settings.token_wait_s, self._send_waiting, self.fail)
 
     def open(self, now: float, query: Query, resolver: Resolver, kind: int) -> Attempt:
@@ -153,8 +155,9 @@ class Attempts:
     def late(self, now: float, attempt: Attempt) -> float:
         """Hedge: try a late query on another resolver too. Return when to look at it again.
 
-        What may only be held may show later that it is lost: it is looked at when twice as old.
-        What has not left yet is surely not held, and is no loss of its resolver either.
+        What may only be held may show later that it is lost: it is looked at when twice as old. So
+        is a hedge that is late too, while nothing tells that others are answered. What has not left
+        yet is surely not held, and is no loss of its resolver either.
         """
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
@@ -186,6 +189,8 @@ class Attempts:
                 return 2 * now - attempt.sent_at
             self._unheard_from = now + self._per_attempt_s
             lost = True
+        if attempt.kind == HEDGE and not overtaken and not self._goes_on(now, attempt):
+            return 2 * now - attempt.sent_at
         if lost and not waits and query.doubted is None:
             query.doubted = attempt
         resolver = self._selection.other(now, query, equals_only=not lost)
@@ -193,8 +198,12 @@ class Attempts:
         # A ceiling is for fresh questions, and a stream repeats what is lost by itself.
         in_doubt = in_doubt and not late.interval_ns and not late.is_stream
         again = not waits and (late.losing or in_doubt)
-        if resolver is None and again and attempt.kind != HEDGE and not down:
-            # Nobody else is there, or all are lossy: better twice than to wait for per_attempt.
+        if resolver is None and again and attempt.kind == HEDGE:
+            # One that is at a limit would be asked many times what it allows.
+            may_go_on = self._unheard_of_s < NEVER and not late.is_stream
+            again = now < late.random_until or (may_go_on and self._goes_on(now, attempt))
+        if resolver is None and again and not down:
+            # Nobody else is there, or all are lossy: better again than to wait for per_attempt.
             resolver = self._selection.choose(now, query)
         if resolver is not None:
             if waits and self._settings.hedge_only_losing:
@@ -205,6 +214,20 @@ class Attempts:
             # Those that refused it before may have room by now.
             self.waiting.admit(now, query, refused=query.refused, first=True)
         return NEVER
+
+    def _goes_on(self, now: float, hedge: Attempt) -> bool:
+        """Tell whether the query of a late hedge goes on with no sign that others get through.
+
+        When all are late the way to them is full or cut, and were every query sent again and again
+        the load would be many times what it was. So one at a time looks for a way, and only when
+        no answer takes as long.
+        """
+        if now - hedge.sent_at < self._unheard_of_s < NEVER:
+            return False
+        scout = self._scout
+        if scout is None or scout.answered or not scout.open:
+            self._scout = hedge.query
+        return self._scout is hedge.query
 
     def refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
         """Send a refused query on to another resolver at once."""

@@ -85,6 +85,11 @@ MORE_DEVIATIONS: Final = 4.0
 """... unless their share comes to more than this multiple of it, or exceeds it by so many standard
 deviations where that is more, and so much beside."""
 
+MORE_S: Final = 1.0
+"""That shows over so long: limits are counted by the second, and who refuses everything for so long
+is out of service. Without a ceiling what is refused is asked again at once, so until it is seen a
+new limit is asked many times what it allows."""
+
 
 class Chance:
     """What is known of the refusals of one resolver.
@@ -151,7 +156,12 @@ class Chance:
             if self._is_low:
                 return self._low(now, replies, length_s, qps)
             return self._high(now, replies, length_s, qps)
-        if answered and length_s >= PERIOD_S and replies >= PERIOD_REPLIES:
+        if not answered or replies < PERIOD_REPLIES:
+            return qps
+        if now < self.until and length_s >= MORE_S and self._is_more(replies):
+            self.until = 0.0
+            self.begin(now)
+        elif length_s >= PERIOD_S:
             qps = self._judge(now, replies, length_s, qps)
             self.begin(now)
         return qps
@@ -160,9 +170,7 @@ class Chance:
         """Look at a period: keep or give up what was found out before, or begin a test."""
         share = self._limited / replies
         if now < self.until:
-            if self._is_more(replies):
-                self.until = 0.0
-            elif share > self._share / 2:
+            if share > self._share / 2:
                 self.until = now + CHANCE_S
             return qps
         rate = replies / length_s

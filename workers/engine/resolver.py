@@ -47,7 +47,6 @@ class Resolver:
         "_counters",
         "_expecting_until",
         "_published",
-        "_random_until",
         "_verdict",
         "answered",
         "bucket",
@@ -73,6 +72,7 @@ class Resolver:
         "on_trial",
         "overdue",
         "per_attempt_s",
+        "random_until",
         "rate_qps",
         "refused",
         "refused_word",
@@ -139,7 +139,7 @@ class Resolver:
         self.deviation_sum_s = words[left + layout.COUNTER_DEVIATION_SUM] / NS
         self._published = self._activity()
         self._expecting_until = 0.0
-        self._random_until = 0.0
+        self.random_until = 0.0
         self.read_verdict(0.0)
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ class Resolver:
         if ceiling or now >= self._expecting_until:
             self.interval_ns = MICRO * NS // ceiling if ceiling else 0
         self.rate_qps = words[base + layout.RESOLVER_RATE] / MICRO
-        self._random_until = words[base + layout.RESOLVER_RANDOM_UNTIL] / NS
+        self.random_until = words[base + layout.RESOLVER_RANDOM_UNTIL] / NS
         self.srtt_s = words[base + layout.RESOLVER_SRTT] / NS
         self.rto_s = retransmission_s(
             self.srtt_s,
@@ -226,6 +226,6 @@ class Resolver:
 
     def expect_ceiling(self, now: float, factor: float) -> None:
         """Hold a resolver without a ceiling to what it answered lately, until the keeper speaks."""
-        if not self.interval_ns and now >= self._random_until:
+        if not self.interval_ns and now >= self.random_until:
             self.interval_ns = int(NS / (factor * max(self.rate_qps, float(FIRST_ANSWERS))))
             self._expecting_until = now + EXPECT_S
