@@ -46,8 +46,8 @@ again. One at a time, since it may be the first held poll of a tunnel that falls
 to that is then the slowest."""
 
 HICCUP_S: Final = 0.1
-"""Nothing is late so soon at a resolver that is fresh: its retransmission time rests on an answer or
-two, and the first questions of a tunnel are its login, which some servers refuse when it comes
+"""Nothing is late so soon at a resolver that is fresh: its retransmission time rests on an answer
+or two, and the first questions of a tunnel are its login, which some servers refuse when it comes
 twice (dns2tcp: "Authentication Failed")."""
 
 ROUNDING_S: Final = 1e-3
