@@ -428,6 +428,17 @@ def test_streams_before_the_settings_are_few_and_the_rest_follows_as_they_allow(
     assert answered == attempts[:20]
 
 
+def test_streams_not_opened_before_the_settings_are_spared_those_given_up_meanwhile() -> None:
+    session = Http2Session(TARGET)
+    attempts = [attempt() for _ in range(http2.STREAMS_AT_FIRST + 3)]
+    for each in attempts:
+        session.request(each, MESSAGE)
+    attempts[-2].closed = True
+    session.receive(HELLO)
+    assert [each.attempt for each in session.exchanges.values()] == attempts[:-2] + attempts[-1:]
+    assert session.left == [attempts[-3], attempts[-1]]
+
+
 def test_streams_not_opened_before_a_goaway_are_handed_back() -> None:
     session = Http2Session(TARGET)
     for _ in range(http2.STREAMS_AT_FIRST + 2):

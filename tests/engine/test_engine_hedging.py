@@ -303,6 +303,27 @@ def test_trial_of_an_unknown_resolver_is_hedged_as_soon_as_another_has_shown_its
     assert first.reply_times[0] <= 0.2
 
 
+def test_login_of_a_tunnel_is_not_asked_twice_for_a_hiccup_of_a_fresh_resolver() -> None:
+    # dns2tcp refuses the login that comes twice, and its refusal may be the first to return.
+    driver = Driver("a", "b", state=State.FRESH, hedge_only_losing=True)
+    for name in "ab":
+        driver.play(name, answers(0.003))
+    driver.ask()
+    driver.advance(0.1)
+    for name in "ab":
+        driver.play(name, answers(0.080))
+    driver.ask()
+    driver.advance(0.3)
+    assert [sent.kind for sent in driver.sent] == [FIRST, FIRST]
+    for name in "ab":
+        driver.play(name, is_silent)
+    driver.ask()
+    began = driver.now
+    driver.advance(0.5)
+    assert [sent.kind for sent in driver.sent[2:4]] == [FIRST, HEDGE]
+    assert driver.sent[3].at - began >= 0.1
+
+
 def test_sole_resolver_is_asked_again_at_its_retransmission_time_after_a_loss() -> None:
     driver = Driver("a")
     driver.play("a", answers(0.020))

@@ -45,6 +45,11 @@ first loss of a good resolver stalls a tunnel with one question in flight until 
 again. One at a time, since it may be the first held poll of a tunnel that falls silent: the answer
 to that is then the slowest."""
 
+HICCUP_S: Final = 0.1
+"""Nothing is late so soon at a resolver that is fresh: its retransmission time rests on an answer
+or two, and the first questions of a tunnel are its login, which some servers refuse when it comes
+twice (dns2tcp: "Authentication Failed")."""
+
 ROUNDING_S: Final = 1e-3
 """Sums of times in floating point are off by less than this."""
 
@@ -173,6 +178,10 @@ class Attempts:
         waits = attempt.waits
         if not late.srtt_s and now - attempt.sent_at < least_s - ROUNDING_S:
             return min(2 * now - attempt.sent_at, attempt.sent_at + least_s)
+        if late.state is State.FRESH and not waits and self._settings.hedge_only_losing:
+            settled_at = attempt.sent_at + HICCUP_S
+            if now < settled_at - ROUNDING_S:
+                return settled_at
         # What was sent later has been answered: this one is lost, and no poll that is held.
         overtaken = self.newest_answered_at > attempt.sent_at
         in_doubt = int(now * NS) - self._board.words[late.refused_word] < int(DOUBT_S * NS)

@@ -327,8 +327,9 @@ class Http2Session:
             self.ended.append(exchange)
         while early and self._greeted and len(self.exchanges) < self._max_streams:
             attempt, message = early.popleft()
-            self.left.append(attempt)
-            self._open(attempt, message)
+            if not attempt.closed:  # else it went elsewhere meanwhile, and not twice
+                self.left.append(attempt)
+                self._open(attempt, message)
 
     def _not_http2(self, data: bytes) -> Http2Error | None:
         if not self._greeted and data.startswith(b"HTTP/1"):
