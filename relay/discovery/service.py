@@ -94,11 +94,12 @@ class Discovery:
 
     async def stop(self) -> None:
         """End every search and save the scores."""
-        for pool in list(self._searches):
-            await self._end(self._searches.pop(pool))
-        for task in self._background:
+        # All at once: while one ends, the others would keep the loop busy.
+        searches, self._searches = list(self._searches.values()), {}
+        for task in (*self._background, *(search.task for search in searches)):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*map(self._end, searches))
         self._scores.save()
 
     async def first_pass(self) -> None:
