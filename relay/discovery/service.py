@@ -154,6 +154,7 @@ class Discovery:
             lambda taken: self._candidates(index, auto, taken),
             checks.quick,
             checks.thorough,
+            probe=checks.plain,
             want=pool.discovery.want,
             concurrency=pool.discovery.concurrency,
             pace_s=pool.discovery.pace_s,
@@ -233,6 +234,9 @@ class _Checks:
     own: OwnQuestion
     look_up: Callable[[ResolverAddress], Awaitable[list[str]]]
     checkers: dict[float, Checker] = field(default_factory=dict)
+
+    async def plain(self, address: ResolverAddress, timeout_s: float) -> Verdict:
+        return await self._checker(timeout_s).probe(address)
 
     async def quick(self, address: ResolverAddress, timeout_s: float) -> Verdict:
         return await self._checker(timeout_s).check(address, thorough=False)
