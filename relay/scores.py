@@ -16,7 +16,9 @@ From GOOD up an address is asked first on the next start; from BAD down it is as
 
 Two relays may share the file: what is written is, per address, the newer of both. Times in the file
 are of the wall clock, since they outlive the machine's uptime; no other clock is compared with
-them, and one that went wrong costs no more than a decay.
+them. On a machine that starts in 1970, until it has asked for the time, those in the file are of
+the future: they stay, or the right time would make nothing of all scores. A clock that was ahead
+costs no more than a decay.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -55,6 +57,11 @@ _LONGEST_KEY: Final = 1_024
 _LONGEST_NAME: Final = 255
 _LARGEST_REPLY: Final = 65_535
 _LONGEST_LATENCY_MS: Final = 60_000.0
+_LATEST: Final = 1 << 40
+
+MOST_POOLS: Final = 32
+"""Pools in the file beside those of this relay. Those of pools that are no more would stay for
+ever: the ones that were used last are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +179,8 @@ class PoolScores:
         old = self.entries.get(key_of(address), Score())
         value = min(HIGHEST, max(LOWEST, old.at(now) + by))
         known: dict[str, Any] = {"latency_ms": latency_ms} if latency_ms else {}
-        self.entries[key_of(address)] = replace(old, value=value, seen=int(now), **known, **sizes)
+        seen = max(int(now), old.seen)
+        self.entries[key_of(address)] = replace(old, value=value, seen=seen, **known, **sizes)
         self.changed = True
         if len(self.entries) > 2 * MOST:
             self.entries = bounded(self.entries, now)
@@ -223,7 +231,7 @@ class Scores:
                 for key, entries in ours.items():
                     merged[key] = _merged(entries, _entries(pools.get(key), now), now)
                     pools[key] = {at: score.to_json() for at, score in merged[key].items()}
-                return {**content, "pools": pools}
+                return {**content, "pools": _pools_kept(pools, ours)}
 
             return merged if file is not None and file.update(change) else None
 
@@ -280,6 +288,22 @@ def _merged(ours: dict[str, Score], theirs: dict[str, Score], now: float) -> dic
     return bounded(both, now)
 
 
+def _pools_kept(pools: dict[str, Any], ours: Collection[str]) -> dict[str, Any]:
+    """Return our pools and the others that were used last."""
+    if len(pools) <= len(ours) + MOST_POOLS:
+        return pools
+
+    def used_at(key: str) -> float:
+        entries = pools[key].values() if isinstance(pools[key], dict) else ()
+        return max(
+            (_number(each, "seen", 0, _LATEST) for each in entries if isinstance(each, dict)),
+            default=0.0,
+        )
+
+    others = heapq.nlargest(MOST_POOLS, (key for key in pools if key not in ours), key=used_at)
+    return {key: pools[key] for key in pools if key in ours or key in others}
+
+
 def _sizes(fitness: Fitness) -> dict[str, Any]:
     """Return what was measured, as fields of a `Score`; what was not stays as it was known."""
     sizes: dict[str, Any] = {}
@@ -299,7 +323,7 @@ def _entries(value: object, now: float) -> dict[str, Score]:
     for key, fields in value.items():
         if len(key) > _LONGEST_KEY or not isinstance(fields, dict):
             continue
-        seen = int(_number(fields, "seen", 0, now))  # of the future: a clock that was wrong
+        seen = int(_number(fields, "seen", 0, _LATEST))
         found[key] = Score(
             value=_number(fields, "score", LOWEST, HIGHEST),
             seen=seen,

@@ -330,3 +330,23 @@ def test_plan_that_makes_no_sense_is_an_error() -> None:
 
         with pytest.raises(ValueError, match=words):
             asyncio.run(make())
+
+
+def test_probe_asks_a_plain_question_and_no_more(farm: Farm) -> None:
+    hosts = farm.hosts(4)
+    for host, kind in zip(hosts, ("working", "lying", "refusing", "dead"), strict=True):
+        farm.set(host, kind)
+    plan = replace(PLAN, command="/bin/sleep 60", timeout_s=0.4)
+
+    async def main() -> list[Verdict]:
+        checker = Checker(plan, no_names)
+        try:
+            async with asyncio.timeout(20):
+                return await asyncio.gather(*(checker.probe(parse(farm.at(at))) for at in hosts))
+        finally:
+            await checker.aclose()
+
+    verdicts = asyncio.run(main())
+    assert [verdict.answered > 0 for verdict in verdicts] == [True, True, True, False]
+    assert not any(verdict.passed for verdict in verdicts)
+    assert {verdict.stage for verdict in verdicts} == {Stage.PLAIN}

@@ -228,6 +228,30 @@ def test_hunt_errors_of_one_ip_version_are_no_outage() -> None:
     asyncio.run(main())
 
 
+def test_hunt_in_doubt_asks_known_ones_by_the_probe_alone() -> None:
+    async def main() -> None:
+        network, everybody = Network(), addresses(200)
+        known = parse("192.0.2.77")
+        network.refusing = {known}
+        probed = []
+
+        async def probe(address: ResolverAddress) -> Verdict:
+            probed.append(address)
+            return await network.check(address)
+
+        async def check(address: ResolverAddress) -> Verdict:
+            assert address != known, "a whole check, which may take half a minute"
+            return await network.check(address)
+
+        hunt = Hunt(check, probe=probe, concurrency=10, known_good=lambda: [known])
+        ended, found = await hunted(hunt, iter(everybody))
+        assert ended
+        assert len(found) == 200
+        assert set(probed) == {known}
+
+    asyncio.run(main())
+
+
 # -- patience ----------------------------------------------------------------------------------
 
 

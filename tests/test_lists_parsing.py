@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import random
+import tracemalloc
 from ipaddress import IPv4Address
 
 import pytest
@@ -351,3 +352,36 @@ def test_read_good_addresses_all_come_back(hosts: list[IPv4Address]) -> None:
 
     for glue in ("\n", ", ", "\r\n"):
         assert list(found(glue.join(wanted)).resolvers) == wanted
+
+
+def test_read_files_put_together_keep_the_lines_behind_their_marks() -> None:
+    kept = read(b"\xef\xbb\xbf8.8.8.8\r\n\xef\xbb\xbf9.9.9.9\r1.1.1.1", own=True)
+    assert list(kept.resolvers) == ["8.8.8.8", "9.9.9.9", "1.1.1.1"]
+    assert not kept.warnings
+
+
+def test_read_lines_across_pieces_are_whole_and_their_numbers_right() -> None:
+    lines = [f"8.8.{at // 250}.{at % 250 + 1}" for at in range(20_000)]
+    data = "\n".join([*lines, "none of it"]).encode()
+    kept = read(data, own=True)
+    assert list(kept.resolvers) == lines
+    assert kept.warnings == ['line 20001: no address in "none of it"']
+
+
+def test_read_of_many_empty_lines_takes_little_memory() -> None:
+    data = b"8.8.8.8\n" + b"\n" * (1 << 18)
+    tracemalloc.start()
+    try:
+        kept = read(data, own=True)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert list(kept.resolvers) == ["8.8.8.8"]
+    assert most < 1 << 20  # a list of the lines alone would take two
+
+
+def test_read_rows_far_too_long_cost_no_cells() -> None:
+    header = b"ip_address,name\n"
+    kept = read(header + b"9.9.9.9," + b"x," * 100_000 + b"\n8.8.8.8,b\n", own=True)
+    assert list(kept.resolvers) == ["8.8.8.8"]
+    assert len(kept.warnings) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import sys
 from pathlib import Path
@@ -194,3 +195,16 @@ def test_geo_real_package_knows_a_country_of_its_table() -> None:
     lookup = package.CountryLookup()
     assert len(found.ranges["IR"]) > 100
     assert {lookup.lookupNumeric(first) for first, _ in found.ranges["IR"].ipv4} == {"IR"}
+
+
+def test_what_is_no_file_in_the_folder_is_neither_waited_for_nor_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ListStore(tmp_path)
+    store.take("good", b"8.8.8.8\n", own=True)
+    os.mkfifo(tmp_path / "pipe.list")
+    (tmp_path / "folder.list").mkdir()
+    (tmp_path / "zero.list").symlink_to("/dev/zero")
+    (tmp_path / "loop.list").symlink_to("loop.list")
+    assert addresses(store) == ["udp://8.8.8.8:53"]
+    assert caplog.text.count("no regular file") == 2

@@ -19,6 +19,7 @@ from relay.scores import (
     HALF_LIFE_S,
     HIGHEST,
     LOWEST,
+    MOST_POOLS,
     PoolScores,
     Scores,
     bounded,
@@ -235,3 +236,30 @@ def test_scores_of_any_json_are_within_bounds(content: Any) -> None:
         assert 0 <= score.longest_name <= 255
     assert all(isinstance(each, ResolverAddress) for each in pool.good())
     pool.bad()
+
+
+def test_scores_on_a_machine_that_starts_in_1970_outlive_the_right_time(tmp_path: Path) -> None:
+    path, clock = tmp_path / "state.json", Clock()
+    scores = Scores(StateFile(path), clock)
+    for number in (1, 2):
+        scores.pool(KEY).checked(verdict(number))
+    scores.save()
+    today, clock.now = clock.now, 60.0
+    scores = Scores(StateFile(path), clock)
+    assert scores.pool(KEY).value(address(1)) == 2.0
+    scores.pool(KEY).checked(verdict(1))
+    scores.save()
+    clock.now = today + 120.0
+    for pool in (scores.pool(KEY), Scores(StateFile(path), clock).pool(KEY)):
+        assert values(pool, 1, 2) == pytest.approx([4.0, 2.0], abs=0.01)
+
+
+def test_scores_of_pools_that_are_no_more_leave_the_file_in_the_end(tmp_path: Path) -> None:
+    path, clock = tmp_path / "state.json", Clock()
+    for number in range(MOST_POOLS + 5):
+        clock.now += 1
+        scores = Scores(StateFile(path), clock)
+        scores.pool(f"p{number}").checked(verdict(1))
+        scores.save()
+    kept = orjson.loads(path.read_bytes())["pools"]
+    assert set(kept) == {f"p{number}" for number in range(4, MOST_POOLS + 5)}

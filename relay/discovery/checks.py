@@ -107,10 +107,18 @@ class Checker:
     async def check(self, address: ResolverAddress, *, thorough: bool = True) -> Verdict:
         """Return what becomes of a candidate. Nothing that the network does makes it raise."""
         check = _Check(self, address, thorough)
+        return await self._outcome(check, check.run)
+
+    async def probe(self, address: ResolverAddress) -> Verdict:
+        """Return whether a candidate answers a plain question; it never passes by that."""
+        check = _Check(self, address, thorough=False)
+        return await self._outcome(check, check.check_plain)
+
+    async def _outcome(self, check: _Check, run: Callable[[], Awaitable[None]]) -> Verdict:
         try:
             async with AsyncExitStack() as stack:
                 await check.reach(stack)
-                await check.run()
+                await run()
         except LocalFault as error:
             check.local_fault = True
             check.reason = str(error)
@@ -229,7 +237,7 @@ class _Check:
     async def run(self) -> None:
         """Check it. Raises _Failed and what `ask` raises."""
         checker = self._checker
-        await self._check_plain()
+        await self.check_plain()
         self._stage = Stage.HONESTY
         await self._check_honesty()
         if checker.tunnel is not None:
@@ -243,7 +251,8 @@ class _Check:
             self._fitness = await measure(self._ask_quietly, checker.name, checker.sizes)
         self._passed = True
 
-    async def _check_plain(self) -> None:
+    async def check_plain(self) -> None:
+        """Ask it for well-known names. Raises _Failed and what `ask` raises."""
         why = ""
         for questions in self._checker.plain:
             outcome = await self.ask(*questions)

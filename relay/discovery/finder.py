@@ -92,7 +92,10 @@ class Phase(StrEnum):
 
 
 class Finder:
-    """Finds the resolvers of one pool. `check` is quick; `measure` finds out the sizes as well."""
+    """Finds the resolvers of one pool. `check` is quick; `measure` finds out the sizes as well.
+
+    `probe` asks no more than a plain question.
+    """
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class Finder:
         check: Check,
         measure: Check,
         *,
+        probe: Check | None = None,
         want: int = 10,
         concurrency: int = 100,
         pace_s: float = 0.0,
@@ -118,11 +122,13 @@ class Finder:
         self._make_candidates = candidates
         self._check = check
         self._measure = measure
+        self._ask_plainly = probe or check
         self._want = want
         self._now = now
         self._patience = Patience()
         self._hunt = Hunt(
             self._check_candidate,
+            probe=self._probe,
             concurrency=concurrency,
             pace_s=pace_s,
             known_good=self._known_good,
@@ -231,6 +237,9 @@ class Finder:
             return await self._check(address, self._patience.wait_s(hasty=not is_known))
         finally:
             self._early_open -= is_early
+
+    async def _probe(self, address: ResolverAddress) -> Verdict:
+        return await self._ask_plainly(address, self._patience.longest_s)
 
     # -- verdicts -------------------------------------------------------------------------------
 

@@ -39,12 +39,17 @@ log = logging.getLogger(__name__)
 
 
 class Hunt:
-    """Checks candidates. `known_good` names those who answered before, the best first."""
+    """Checks candidates. `known_good` names those who answered before, the best first.
+
+    `probe` is a check that tells no more than whether somebody answers, quickly: all runners wait
+    for it.
+    """
 
     def __init__(
         self,
         check: Check,
         *,
+        probe: Check | None = None,
         concurrency: int = 100,
         pace_s: float = 0.0,
         known_good: Callable[[], Sequence[ResolverAddress]] = tuple,
@@ -55,6 +60,7 @@ class Hunt:
         self.is_out = False
         """Whether it waits because this machine's network seems gone."""
         self._check = check
+        self._quick = probe or check
         self._concurrency = concurrency
         self._pace_s = pace_s
         self._known_good = known_good
@@ -196,7 +202,7 @@ class Hunt:
             await asyncio.gather(*checks, return_exceptions=True)
 
     async def _probe(self, address: ResolverAddress) -> bool:
-        return is_answer(await self._check(address))
+        return is_answer(await self._quick(address))
 
     async def _wait_out(self) -> None:
         count = FIRST_TRIED

@@ -150,6 +150,7 @@ class Scan:
         )
         self._hunt = Hunt(
             self._check,
+            probe=self._checker.probe,
             concurrency=order.pool.discovery.concurrency,
             pace_s=order.pool.discovery.pace_s,
             known_good=lambda: known,

@@ -94,11 +94,12 @@ class Discovery:
 
     async def stop(self) -> None:
         """End every search and save the scores."""
-        for pool in list(self._searches):
-            await self._end(self._searches.pop(pool))
-        for task in self._background:
+        # All at once: while one ends, the others would keep the loop busy.
+        searches, self._searches = list(self._searches.values()), {}
+        for task in (*self._background, *(search.task for search in searches)):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*map(self._end, searches))
         self._scores.save()
 
     async def first_pass(self) -> None:
@@ -153,6 +154,7 @@ class Discovery:
             lambda taken: self._candidates(index, auto, taken),
             checks.quick,
             checks.thorough,
+            probe=checks.plain,
             want=pool.discovery.want,
             concurrency=pool.discovery.concurrency,
             pace_s=pool.discovery.pace_s,
@@ -232,6 +234,9 @@ class _Checks:
     own: OwnQuestion
     look_up: Callable[[ResolverAddress], Awaitable[list[str]]]
     checkers: dict[float, Checker] = field(default_factory=dict)
+
+    async def plain(self, address: ResolverAddress, timeout_s: float) -> Verdict:
+        return await self._checker(timeout_s).probe(address)
 
     async def quick(self, address: ResolverAddress, timeout_s: float) -> Verdict:
         return await self._checker(timeout_s).check(address, thorough=False)

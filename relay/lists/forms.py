@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,16 +23,37 @@ _PORT_COLUMNS: Final = ("port",)
 _COUNTRY_COLUMNS: Final = ("country_code", "country_id", "country", "cc")
 _IN_USE: Final = ("allocated", "assigned")
 _NO_COUNTRY: Final = "ZZ"
+_MARK: Final = "\ufeff"
+_PIECE_BYTES: Final = 1 << 16
+
+LONGEST_ROW: Final = 1 << 17
+"""Characters of a row of CSV: as many as Python allows in one field."""
+
 _COUNTRY: Final = re.compile(r"[A-Z]{2}")
 
 
-def lines_of(data: bytes) -> list[str]:
-    """Return the lines of a file in UTF-8 or, with its mark in front, UTF-16."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = data.decode("utf-16", "replace")
-    else:
-        text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+class Lines:
+    """The lines of a file in UTF-8 or, with its mark in front, UTF-16; to be iterated over again.
+
+    Piece by piece: tens of millions of empty ones would take gigabytes together. The mark of UTF-8
+    is passed over at the beginning of any line, where files were put together.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            data = data.decode("utf-16", "replace").encode("utf-8", "replace")
+        self._data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines without their ends."""
+        at, size = 0, len(self._data)
+        while at <= size:
+            # A piece that ends with a line.
+            end = self._data.find(b"\n", min(at + _PIECE_BYTES, size))
+            piece = self._data[at : end if end >= 0 else size]
+            for line in piece.decode("utf-8", "replace").split("\n"):
+                yield line.removeprefix(_MARK)
+            at = end + 1 if end >= 0 else size + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +83,9 @@ def _index(names: Sequence[str], wanted: Sequence[str]) -> int:
 
 
 def cells_of(line: str, delimiter: str) -> list[str]:
-    """Return the cells of one row of CSV; none where it is no row."""
+    """Return the cells of one row of CSV; none where it is no row, or far too long for one."""
+    if len(line) > LONGEST_ROW:
+        return []
     try:
         # Line by line, so that a quote that is never closed spoils one line and not the rest.
         return next(csv.reader([line], delimiter=delimiter), [])

@@ -16,8 +16,9 @@ told with its line number, in bounded number. All that is kept is bounded too.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from socket import inet_aton
 from typing import Final
@@ -36,10 +37,10 @@ from relay.lists.addresses import (
 from relay.lists.forms import (
     Columns,
     Delegated,
+    Lines,
     cells_of,
     delegated,
     is_registry_line,
-    lines_of,
 )
 from relay.lists.ranges import Block, Ranges
 from relay.printable import printable, quoted
@@ -96,7 +97,7 @@ def read(data: bytes, *, own: bool, country: str = "") -> Parsed:
     that one are taken.
     """
     reader = _Reader(own, country)
-    lines = lines_of(data)
+    lines = Lines(data)
     _form(lines, reader)(lines)
     reader.sum_up()
     return reader.found
@@ -110,9 +111,9 @@ def canonical(address: ResolverAddress) -> str:
     return str(address)
 
 
-def _form(lines: Sequence[str], reader: _Reader) -> Callable[[Sequence[str]], None]:
+def _form(lines: Iterable[str], reader: _Reader) -> Callable[[Iterable[str]], None]:
     """Return what reads lines like these."""
-    head = [line.strip() for line in lines[:_SNIFFED_LINES]]
+    head = [line.strip() for line in itertools.islice(lines, _SNIFFED_LINES)]
     head = [line for line in head if line and not line.startswith(_COMMENT_STARTS)]
     if any(map(is_registry_line, head)):
         return reader.registry
@@ -148,7 +149,7 @@ class _Reader:
 
     # -- the forms ---------------------------------------------------------------------------
 
-    def plain(self, lines: Sequence[str]) -> None:
+    def plain(self, lines: Iterable[str]) -> None:
         """Read one entry a line, or several."""
         for self._line, line in enumerate(lines, start=1):
             alone = _ALONE.fullmatch(line)
@@ -163,13 +164,13 @@ class _Reader:
             else:
                 self._words(text.partition("#")[0])
 
-    def markdown(self, lines: Sequence[str]) -> None:
+    def markdown(self, lines: Iterable[str]) -> None:
         """Read the stamps; the rest is prose."""
         for self._line, line in enumerate(lines, start=1):
             if line.startswith(PREFIX):
                 self._urls(self._cleaned(line))
 
-    def table(self, lines: Sequence[str], columns: Columns) -> None:
+    def table(self, lines: Iterable[str], columns: Columns) -> None:
         """Read rows under a header."""
         had_header = False
         for self._line, line in enumerate(lines, start=1):
@@ -194,7 +195,7 @@ class _Reader:
             elif not self._word(word):
                 self._warn(f"{quoted(word)} is no address")
 
-    def registry(self, lines: Sequence[str]) -> None:
+    def registry(self, lines: Iterable[str]) -> None:
         """Read what a registry gave to whom: registry|country|type|start|value|date|status."""
         for self._line, line in enumerate(lines, start=1):
             given = delegated(line, self._country)

@@ -10,10 +10,12 @@ and never an error; only `take` raises, `ListError`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
 import random
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -261,8 +263,7 @@ class ListStore:
         stored = []
         for path in paths:
             try:
-                with path.open("rb") as file:
-                    data = file.read(_LARGEST_STORED_BYTES)
+                data = _bytes_of(path)
             except OSError as error:
                 self._tell(path.stem, error.strerror or str(error))
                 continue
@@ -276,6 +277,15 @@ class ListStore:
         if (name, fault) not in self._told:
             self._told.add((name, fault))
             log.warning("list %s: %s", printable(name), fault)
+
+
+def _bytes_of(path: Path) -> bytes:
+    # Opening a pipe would wait for somebody who writes.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read(_LARGEST_STORED_BYTES)
 
 
 def _read(name: str, data: bytes) -> _Stored:
