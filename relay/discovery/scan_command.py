@@ -77,7 +77,11 @@ def _parse_command(text: str) -> str:
 @click.command()
 @click.option("-c", "--config", type=CONFIG_FILE, help="Configuration file, JSON or TOML.")
 @click.option("--pool", metavar="NAME", help="Pool of the file, where it has several.")
-@click.option("--tunnel", type=click.Choice(tuple(PROFILES)), help="Kind of tunnel.")
+@click.option(
+    "--tunnel",
+    type=click.Choice(tuple(PROFILES)),
+    help="Kind of tunnel.  [default: generic]",
+)
 @click.option("--domain", type=Parsed("DOMAIN", parse_domain), help="Domain of the tunnel.")
 @click.option(
     "--country",
@@ -109,13 +113,23 @@ def _parse_command(text: str) -> str:
     "--want",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    help="Stop when so many have passed.  [default: with auto as `relay serve`, else all]",
+    help="Stop when so many have passed; some more may, as many are checked at once."
+    "  [default: with auto that of the pool, 10; else all]",
 )
 @click.option(
     "--all", "to_the_end", is_flag=True, help="Check all; with --json, show who failed as well."
 )
-@click.option("--concurrency", type=click.IntRange(1, 10_000), metavar="N", help="Checks at once.")
-@click.option("--pace", type=_duration(0, _LONGEST_PACE_S), help="From one check to the next.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Checks at once.  [default: that of the pool, 100]",
+)
+@click.option(
+    "--pace",
+    type=_duration(0, _LONGEST_PACE_S),
+    help="From one check to the next.  [default: that of the pool, 0]",
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -126,24 +140,28 @@ def _parse_command(text: str) -> str:
 @click.option(
     "--check-command",
     type=Parsed("COMMAND", _parse_command),
-    help="Test of your own: status 0 passes; {resolver}, {address}, {host}, {port} are filled in.",
+    help="Test of your own: status 0 passes; {resolver}, {address}, {host}, {port} are filled in."
+    "  [default: that of the pool, none]",
 )
 @click.option(
     "--bootstrap",
     type=Parsed("ADDRESS", parse_bootstrap),
     multiple=True,
-    help="Resolver to look names of resolvers up with; repeatable.",
+    help="Resolver to look names of resolvers up with; repeatable.  [default: well-known ones]",
 )
 @click.option(
-    "--state", type=Parsed("FILE", parse_path), help="File that keeps scores; lists are beside it."
+    "--state",
+    type=Parsed("FILE", parse_path),
+    help="File that keeps scores; lists are beside it.  [default: as `relay serve`]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
 def scan(config: Path | None, to_the_end: bool, as_json: bool, **given: Any) -> None:
     """Check candidates now, and rank those that pass.
 
     Needs no running relay. The scores are saved, so that the next `relay serve` of the same tunnel
-    begins with the best. Ctrl-C ends it and keeps what was found. Status: 0 somebody passed, or it
-    was stopped; 1 nobody passed.
+    begins with the best. Ctrl-C ends it and keeps what was found; so does a network in which
+    nobody answers for 30 s. Status: 0 somebody passed, or it was stopped; 1 nobody passed, or it
+    was given up.
     """
     order = _order(config, to_the_end, given)
     result = _run(order, quiet=as_json)
@@ -154,7 +172,8 @@ def scan(config: Path | None, to_the_end: bool, as_json: bool, **given: Any) -> 
         scan_view.show_json(result, order.pool)
     else:
         scan_view.show_result(result)
-    if not result.passed and result.end is not End.STOPPED:
+    failed = not result.passed and result.end is not End.STOPPED
+    if failed or result.end is End.NO_NETWORK:
         raise click.exceptions.Exit(1)
 
 
