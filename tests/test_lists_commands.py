@@ -15,8 +15,9 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
+from relay.bootstrap import BootstrapError
 from relay.cli import cli
-from relay.lists import sources
+from relay.lists import fetch, sources
 from relay.lists.fetch import Way, update
 from relay.lists.sources import DEFAULT_SOURCES, Source, country_sources
 from relay.lists.store import ListStore
@@ -307,6 +308,23 @@ def test_update_list_too_large_or_too_slow_is_cut_off(
         "took too long to answer",
         "",
     ]
+
+
+def test_update_names_the_host_that_cannot_be_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_up(*_: object) -> list[str]:
+        raise BootstrapError("Network is unreachable (udp://192.0.2.1:53 and 3 more)")
+
+    monkeypatch.setattr(fetch.Bootstrap, "look_up", look_up)
+
+    done = ran(tmp_path, "update", "--source", "a=https://lists.example/a")
+
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "relay: error: a: lists.example cannot be looked up: "
+        "Network is unreachable (udp://192.0.2.1:53 and 3 more)\n",
+    )
 
 
 def test_update_takes_nothing_from_a_server_that_is_not_verified(

@@ -25,7 +25,7 @@ from relay.cli import (
 )
 from relay.config import DISCOVERY_SOURCES, Config, Flags, PoolConfig
 from relay.config_errors import BadValue, did_you_mean, listed
-from relay.durations import duration_text, parse_duration
+from relay.durations import parse_duration_within
 from relay.endpoints import parse_country, parse_domain
 from relay.printable import printable, quoted
 from relay.profiles import PROFILES
@@ -54,14 +54,7 @@ def _parse_sources(text: str) -> tuple[str, ...]:
 
 
 def _duration(lowest_s: float, highest_s: float) -> Parsed:
-    def parse(text: str) -> float:
-        duration_s = parse_duration(text)
-        if not lowest_s <= duration_s <= highest_s:
-            bounds = f"{duration_text(lowest_s)} to {duration_text(highest_s)}"
-            raise BadValue(f"expected a duration from {bounds}", text=text)
-        return duration_s
-
-    return Parsed("DURATION", parse)
+    return Parsed("DURATION", lambda text: parse_duration_within(text, lowest_s, highest_s))
 
 
 def _parse_command(text: str) -> str:
