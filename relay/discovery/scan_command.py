@@ -176,13 +176,15 @@ def _order(path: Path | None, to_the_end: bool, given: dict[str, Any]) -> Order:
     files: tuple[Path, ...] = given["files"]
     sources: tuple[str, ...] | None = given["sources"]
     is_asked = bool(resolvers or files or sources)
+    asks_auto = AUTO in resolvers or bool(sources)
     flags = Flags(
         # With `auto`, whether it is asked for or not: it has the pool's ways out.
         resolvers=(*resolvers, AUTO) if is_asked else (),
         bootstrap=given["bootstrap"],
         tunnel=given["tunnel"],
         domain=given["domain"],
-        country=given["country"],
+        # Of a file it only chooses lines; nothing need be known of it.
+        country=given["country"] if asks_auto or not is_asked else None,
         state=given["state"],
         pool=given["pool"],
     )
@@ -207,7 +209,7 @@ def _order(path: Path | None, to_the_end: bool, given: dict[str, Any]) -> Order:
     named = [each for each in pool.resolvers if not each.is_auto]
     for file in files:
         named += _read(file, given["country"] or "", pool.discovery.sample_ranges or DRAWN)
-    with_auto = AUTO in resolvers or bool(sources) if is_asked else auto is not None
+    with_auto = asks_auto if is_asked else auto is not None
     want = given["want"] or (pool.discovery.want if with_auto else None)
     return Order(
         pool,
