@@ -18,6 +18,7 @@ from typing import Final
 
 from relay import config_errors, resolver_list
 from relay.config_errors import ConfigProblems, Problem, listed
+from relay.config_warnings import without_effect
 from relay.endpoints import ControlAddress, ListenAddress
 from relay.lists.sources import Source
 from relay.printable import quoted
@@ -251,6 +252,8 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
         pools=tuple(built),
         lists=spec.lists,
     )
+    for pool, made, given in zip(pools, built, about, strict=True):
+        warnings += without_effect(pool, made, given, config.state)
     return Loaded(config, tuple(warnings), spec.notes)
 
 

@@ -51,7 +51,8 @@ class BadValue(ConfigError):
         return self
 
     def __str__(self) -> str:
-        head = f"{quoted(self.text)}: " if self.text else ""
+        is_named = self.reason.startswith(quoted(self.text))
+        head = f"{quoted(self.text)}: " if self.text and not is_named else ""
         tail = f"; did you mean {quoted(self.suggestion)}?" if self.suggestion else ""
         return f"{head}{self.reason}{tail}"
 

@@ -211,6 +211,8 @@ def _parse_json(source: str, text: str) -> dict[str, Any]:
         data = json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:
         message = error.msg[:1].lower() + error.msg[1:]
+        if error.pos >= len(text.rstrip()) and (inside := _left_open(text)):
+            message = f"the file ends inside {inside}"
         raise ConfigProblems([Problem(message, (), source, error.lineno, error.colno)]) from None
     if repeated:
         raise ConfigProblems(
@@ -221,6 +223,21 @@ def _parse_json(source: str, text: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         _fail(source, "expected an object ({...}) around everything", text, 0)
     return data
+
+
+def _left_open(text: str) -> str:
+    """Return which object or list of JSON text, comments blanked, is not closed; "" for none."""
+    opened: list[int] = []
+    for token in _TOKEN.finditer(text):
+        if token["mark"] in ("[", "{"):
+            opened.append(token.start())
+        elif token["mark"] in ("]", "}") and opened:
+            opened.pop()
+    if not opened:
+        return ""
+    line, column = _line_column(text, opened[-1])
+    what = "list" if text[opened[-1]] == "[" else "object"
+    return f"the {what} that begins at line {line}, column {column}"
 
 
 def _json_places(text: str, wanted: set[Place]) -> dict[Place, tuple[int, int]]:

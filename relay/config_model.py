@@ -40,13 +40,14 @@ from relay.config_errors import (
     BadValue,
     ConfigError,
     ConfigProblems,
+    DurationError,
     Problem,
     did_you_mean,
     listed,
 )
 from relay.config_errors import Path as Place
 from relay.config_file import Document
-from relay.durations import duration_text, parse_duration
+from relay.durations import duration_text, parse_duration_within
 from relay.endpoints import (
     ControlAddress,
     ListenAddress,
@@ -146,17 +147,21 @@ def _choice(names: tuple[str, ...]) -> PlainValidator:
 
 
 def _duration(lowest_s: float, highest_s: float) -> PlainValidator:
+    def within(text: str) -> float:
+        return parse_duration_within(text, lowest_s, highest_s)
+
     def read(value: object) -> float:
-        if isinstance(value, int) and not isinstance(value, bool) and value == 0:
-            duration_s = 0.0  # needs no unit
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            refuse(f'a duration needs a unit; did you mean "{described(value)}s"?')
-        else:
-            duration_s = _read(value, 'a duration such as "300ms", "5s" or "1m"', parse_duration)
-        if not lowest_s <= duration_s <= highest_s:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return float(_read(value, 'a duration such as "300ms", "5s" or "1m"', within))
+        if value == 0 and lowest_s == 0:
+            return 0.0  # needs no unit
+        meant = f"{described(value)}s"
+        try:
+            within(meant)
+        except DurationError:
             bounds = f"{duration_text(lowest_s)} to {duration_text(highest_s)}"
             refuse(f"expected a duration from {bounds}, not {described(value)}")
-        return duration_s
+        refuse(f"a duration needs a unit; did you mean {quoted(meant)}?")
 
     return PlainValidator(read)
 

@@ -26,7 +26,7 @@ from relay.config_model import (
     described,
     validated,
 )
-from relay.printable import printable
+from relay.printable import counted, printable
 
 TUNNELS: Final = ("dnstt", "masterdns", "soar")
 _USED: Final = ("type", "tag")
@@ -82,7 +82,7 @@ def outbounds_spec(document: Document) -> FileSpec:
         if unused := _unused(outbound):
             notes.append(f"{label}: not used: {unused}")
     if others:
-        notes.append(f"{source}: {others} other outbounds ignored")
+        notes.append(f"{source}: {counted(others, 'other outbound')} ignored")
     if problems:
         raise ConfigProblems(problems)
     if not pools:

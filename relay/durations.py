@@ -41,6 +41,25 @@ def parse_duration(text: str) -> float:
     raise DurationError(reason + example, meant, text)
 
 
+def parse_duration_within(text: str, lowest_s: float, highest_s: float) -> float:
+    """Return the seconds that `text` names; raise `DurationError` where they are out of bounds too.
+
+    What the error suggests is within them.
+    """
+
+    def read(each: str) -> float:
+        duration_s = parse_duration(each)
+        if not lowest_s <= duration_s <= highest_s:
+            bounds = f"{duration_text(lowest_s)} to {duration_text(highest_s)}"
+            raise DurationError(f"expected a duration from {bounds}", text=each)
+        return duration_s
+
+    try:
+        return read(text)
+    except DurationError as error:
+        raise error.vetted(read) from None
+
+
 def duration_text(duration_s: float) -> str:
     """Return seconds in the largest unit that shows them as a whole number, as a person would."""
     for unit in ("h", "m", "s", "ms"):

@@ -1,7 +1,12 @@
-"""The cleaner of text from outside, where the command and the configuration look for it."""
+"""The cleaner of text from outside, where the command and the configuration look for it; counts."""
 
 from __future__ import annotations
 
 from shared.printable import printable, quoted
 
-__all__ = ["printable", "quoted"]
+__all__ = ["counted", "printable", "quoted"]
+
+
+def counted(count: int, what: str, several: str = "") -> str:
+    """Return "1 failure", "2 failures", "1,000 failures"; `several` where that takes no mere s."""
+    return f"{count:,} {what if count == 1 else several or what + 's'}"

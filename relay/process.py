@@ -36,6 +36,7 @@ from relay.discovery.service import Discovery
 from relay.endpoints import ListenAddress, ip_of
 from relay.listeners import Listeners
 from relay.notify import Notifier
+from relay.printable import counted
 from relay.resolver_address import ResolverAddress
 from relay.roster import Roster, slots_for
 from relay.state_log import LOOK_S, StateLog
@@ -163,11 +164,11 @@ class Relay:
             return
         self._notifier.reloading()
         try:
-            self._take_over(self._reload())
+            joined, left = self._take_over(self._reload())
         except RelayError as error:
             log.error("not reloaded, nothing changes: %s", error)
         else:
-            log.info("reloaded")
+            log.info("reloaded: %s joined, %d left", counted(joined, "resolver"), left)
         self._notifier.ready(self._summary())
 
     def listen_address(self, pool: int) -> ListenAddress:
@@ -425,15 +426,20 @@ class Relay:
 
     # -- the rest -------------------------------------------------------------------------------
 
-    def _take_over(self, config: Config) -> None:
-        """Let the pools have the resolvers of another configuration of the same pools."""
+    def _take_over(self, config: Config) -> tuple[int, int]:
+        """Let the pools have the resolvers of another configuration of the same pools.
+
+        Return how many joined, and how many left.
+        """
         if _without_resolvers(config) != _without_resolvers(self.config):
             raise RelayError("more changed than the resolvers of the pools; that takes a restart")
+        before, after = _named(self.config), _named(config)
         self.config = config
         self._discovery.reconfigure(config)
         for index, pool in enumerate(config.pools):
             if self._roster.set_resolvers(index, pool.resolvers, time.monotonic()):
                 self._send_roster(index)
+        return len(after - before), len(before - after)
 
     def _warn_if_reachable(self) -> None:
         for pool, sockets in zip(self.config.pools, self._listeners.pools, strict=True):
@@ -502,6 +508,16 @@ def run(config: Config, argv: list[str]) -> int:
 def _without_resolvers(config: Config) -> Config:
     pools = (replace(pool, resolvers=(), bootstrap=()) for pool in config.pools)
     return replace(config, pools=tuple(pools))
+
+
+def _named(config: Config) -> set[tuple[int, ResolverAddress]]:
+    """Return the resolvers that a configuration names, each with its pool."""
+    return {
+        (index, address)
+        for index, pool in enumerate(config.pools)
+        for address in pool.resolvers
+        if not address.is_auto
+    }
 
 
 def _listens(relay: Relay) -> list[ListenAddress]:

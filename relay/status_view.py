@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay.printable import printable
+from relay.printable import counted, printable
 
 _STATE_STYLES: Final = {"in_use": "green", "fresh": "cyan", "aside": "yellow", "down": "red"}
 _COUNTS: Final = ("sent", "answered", "refused", "lost", "errors")
@@ -45,7 +45,7 @@ def _headline(status: Mapping[str, Any]) -> Text:
     return Text(
         f"relay {_plain(status.get('version'))}, pid {_plain(status.get('pid'))}, "
         f"up {_age(status.get('uptime_s') or 0)}, "
-        f"{ready} of {len(workers)} workers ready, {restarts} restarts"
+        f"{ready} of {len(workers)} workers ready, {counted(restarts, 'restart')}"
     )
 
 
@@ -53,8 +53,8 @@ def _pool_line(pool: Mapping[str, Any]) -> Text:
     line = Text(_plain(pool.get("name")), style="bold")
     line.append(
         f"  {_plain(pool.get('tunnel'))} on {_plain(pool.get('listen'))}: "
-        f"{_count(pool.get('queries'))} queries, {_count(pool.get('answers'))} answers, "
-        f"{_count(pool.get('failures'))} failures",
+        f"{_counted(pool.get('queries'), 'query', 'queries')}, "
+        f"{_counted(pool.get('answers'), 'answer')}, {_counted(pool.get('failures'), 'failure')}",
         style="not bold",
     )
     dropped = {reason: n for reason, n in (pool.get("dropped") or {}).items() if n}
@@ -113,6 +113,10 @@ def _measure(value: object, form: str) -> str:
 
 def _count(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else "-"
+
+
+def _counted(value: object, what: str, several: str = "") -> str:
+    return counted(value, what, several) if isinstance(value, int) else f"- {several or what + 's'}"
 
 
 def _age(age_s: float) -> str:

@@ -101,7 +101,7 @@ def test_no_bytes_make_reading_raise(data: bytes) -> None:
         is_reply(ASKED, wire)
         own.is_proof(wire)
         for tunnel in tunnels:
-            tunnel.flaw(tunnel.question(), reply)
+            tunnel.flaw(tunnel.question(), wire)
     texts(data)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.discovery.check_messages import TYPE_A, TYPE_TXT, name_wire, read
+from relay.discovery.check_messages import TYPE_A, TYPE_TXT, name_wire
 from relay.discovery.check_tunnels import tunnel_check
 from relay.discovery.checks import CheckPlan
 from relay.discovery.verdict import Stage
@@ -45,7 +45,7 @@ NOWHERE = Address("127.0.0.1", 9)
 def flaw_of(tunnel: str, reply: Callable[[bytes], bytes], record_type: str | None = None) -> str:
     check = tunnel_check(tunnel, DOMAIN, record_type)
     asked = check.question()
-    return check.flaw(asked, read(reply(asked)))
+    return check.flaw(asked, reply(asked))
 
 
 @pytest.mark.skipif(bool(why_not_installed("dns2tcpd")), reason=why_not_installed("dns2tcpd"))
@@ -65,6 +65,34 @@ async def test_dns2tcp_server_answers_through_those_that_reach_it(tmp_path: Path
             assert verdicts[1].stage is Stage.TUNNEL
             assert verdicts[1].reason.endswith("it says that there is no such name")
             assert "changes the case" in verdicts[2].reason
+
+
+def test_dns2tcp_case_is_blamed_only_where_it_was_changed() -> None:
+    def zone(asked: bytes) -> bytes:
+        return reply_wire(asked, [record_wire(TYPE_TXT, b"\x18" + b"0" + b"A" * 23)])
+
+    def server(asked: bytes) -> bytes:
+        """Answer as a dns2tcp server does to the name it is asked for."""
+        label = asked[13 : 13 + asked[12]]
+        header = base64.b64decode(label + b"=" * (-len(label) % 4))
+        text = b"0" + base64.b64encode(header + b"challenge")
+        return reply_wire(asked, [record_wire(TYPE_TXT, bytes((len(text),)) + text)])
+
+    def lowered(asked: bytes) -> bytes:
+        """Ask the server in lower case; its reply repeats the question as it was asked."""
+        reply = server(asked[:13] + asked[13 : 13 + asked[12]].lower() + asked[13 + asked[12] :])
+        return (
+            asked[:2]
+            + reply[2:12]
+            + asked[12 : 12 + len(question_of(asked))]
+            + reply[12 + len(question_of(asked)) :]
+        )
+
+    for _ in range(50):  # the letters are random
+        assert flaw_of("dns2tcp", server) == ""
+        assert flaw_of("dns2tcp", zone) == "what it answers is not from the tunnel's server"
+        assert "changes the case" in flaw_of("dns2tcp", lowered)
+        assert "changes the case" in flaw_of("dns2tcp", lambda asked: zone(asked.swapcase()))
 
 
 @pytest.mark.skipif(bool(why_not_installed("iodined")), reason=why_not_installed("iodined"))
@@ -90,8 +118,8 @@ def _ask_iodine(host: str) -> None:
     for record_type in ("TXT", "NULL", "PRIVATE", "CNAME"):
         check = tunnel_check("iodine", DOMAIN, record_type)
         asked = check.question()
-        assert not check.flaw(asked, read(ask_udp(Address(host, 53), asked)))
-        assert check.flaw(check.question(), read(ask_udp(Address(host, 53), asked)))
+        assert not check.flaw(asked, ask_udp(Address(host, 53), asked))
+        assert check.flaw(check.question(), ask_udp(Address(host, 53), asked))
         print(record_type)
 
 
@@ -100,7 +128,7 @@ def test_dnstt_server_answers_its_question(tmp_path: Path) -> None:
     with DnsttServer(NOWHERE, workdir=tmp_path) as server:
         check = tunnel_check("dnstt", DOMAIN, None)
         asked = check.question()
-        assert not check.flaw(asked, read(ask_udp(server.address, asked, 3.0)))
+        assert not check.flaw(asked, ask_udp(server.address, asked, 3.0))
 
 
 def test_dnstt_question_is_a_poll_as_its_server_reads_it() -> None:

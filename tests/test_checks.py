@@ -207,7 +207,7 @@ async def test_fault_of_this_machine_blames_nobody(
     here = parse(farm.at(host))
     (verdict,) = await checked(PLAN, replace(here, bind="198.51.100.7"))
     assert verdict.local_fault
-    assert "198.51.100.7" in verdict.reason
+    assert verdict.reason.startswith("cannot send from address 198.51.100.7: ")
     (verdict,) = await checked(PLAN, replace(here, bind="no-such-if"))
     assert verdict.local_fault
 

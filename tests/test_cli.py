@@ -130,7 +130,7 @@ def test_command_wrong_line_echoes_no_control_character() -> None:
 def test_check_good_file_is_summed_up(tmp_path: Path) -> None:
     content = {
         "pools": [
-            {"name": "a", "tunnel": "dnstt", "listen": "127.0.0.2:53", "resolvers": ["auto"]},
+            {"name": "a", "tunnel": "dnstt", "domain": "t.a", "listen": "127.0.0.2:53"},
             {"name": "b", "resolvers": ["8.8.8.8", "8.8.8.8:53", "1.1.1.1", "auto"]},
             {"name": "c", "resolvers": ["tcp://[2001:db8::1]"]},
         ]
@@ -159,8 +159,7 @@ def test_check_warnings_and_notes_do_not_fail_it(tmp_path: Path) -> None:
 
     assert found.exit_code == 0
     assert found.stderr.splitlines() == [
-        f'relay: warning: {tmp_path}/list:2: "bad line": "bad line" has a character that no name '
-        "has",
+        f'relay: warning: {tmp_path}/list:2: "bad line" has a character that no name has',
         f"relay: note: {path}: pools[0]: smart_pool is off; not run",
     ]
 
@@ -209,14 +208,14 @@ def test_serve_file_read_again_keeps_flags_and_tells_mistakes_in_one_line(
         pool["resolvers"] = [f"file:{workdir}/list"]
         file.write_text(json.dumps({"workers": 2, "pools": [pool]}))
         relay.reload()
-        relay.wait_for_log('"reloaded"')
+        relay.wait_for_log("reloaded: ")
         lines = [json.loads(line) for line in relay.log_text().splitlines()[1:]]
 
     messages = [line["message"] for line in lines if line["level"] in ("warning", "error")]
     assert messages == [
         f'not reloaded, nothing changes: {file}:1:2: wokers: unknown field; did you mean "workers"?'
         f'; {file}:1:26: pools[0].nam: unknown field; did you mean "name"?',
-        f'{workdir}/list:2: "8.8.8": "8.8.8" is not an IPv4 address',
+        f'{workdir}/list:2: "8.8.8" is not an IPv4 address',
     ]
 
 
@@ -228,7 +227,7 @@ def test_process_exit_status_and_streams_are_those_of_the_contract(tmp_path: Pat
 
     assert (good.returncode, good.stderr) == (0, "")
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert "1:2: expecting property name" in bad.stderr
+    assert "1:2: the file ends inside the object" in bad.stderr
     assert (usage.returncode, usage.stdout) == (2, "")
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == f"relay: error: no relay is running at unix:{tmp_path}/none.sock\n"

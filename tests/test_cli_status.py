@@ -125,6 +125,17 @@ def test_status_unix_socket_shows_every_pool_and_resolver(ask: Callable[..., Res
     ]
 
 
+def test_status_one_of_each_is_told_in_the_singular(ask: Callable[..., Result]) -> None:
+    status = json.loads(json.dumps(STATUS))
+    status["workers"][1]["restarts"] = 1
+    status["pools"][0] |= {"queries": 1, "answers": 1, "failures": 1}
+
+    shown = ask(answer(json.dumps(status).encode())).stdout
+
+    assert "1 of 2 workers ready, 1 restart\n" in shown
+    assert ": 1 query, 1 answer, 1 failure;" in shown
+
+
 def test_status_search_of_auto_is_one_line_and_who_failed_last(ask: Callable[..., Result]) -> None:
     status = json.loads(json.dumps(STATUS))
     status["pools"][0]["discovery"] = {

@@ -124,7 +124,7 @@ def smart_with(**fields: object) -> dict[str, object]:
 def test_load_every_field_arrives(tmp_path: Path) -> None:
     found = loaded(tmp_path, FULL)
 
-    assert found == Loaded(FULL_CONFIG)
+    assert (found.config, found.notes) == (FULL_CONFIG, ())
     assert found.config.pools[0].domain == "t.example.com"
 
 
@@ -318,8 +318,11 @@ def test_load_relative_paths_are_taken_from_the_files_folder(tmp_path: Path) -> 
         (smart_with(deadline=5), 'deadline: a duration needs a unit; did you mean "5s"?'),
         (smart_with(deadline=True), 'expected a duration such as "300ms", "5s" or "1m", not true'),
         (smart_with(deadline="5"), '"5": a duration needs a unit; did you mean "5s"?'),
-        (smart_with(deadline="0s"), 'expected a duration from 50ms to 1m, not "0s"'),
-        (smart_with(deadline="2h"), 'expected a duration from 50ms to 1m, not "2h"'),
+        (smart_with(deadline="0s"), '"0s": expected a duration from 50ms to 1m'),
+        (smart_with(deadline="2h"), '"2h": expected a duration from 50ms to 1m'),
+        (smart_with(deadline=-1), "deadline: expected a duration from 50ms to 1m, not -1"),
+        (smart_with(deadline=500), "deadline: expected a duration from 50ms to 1m, not 500"),
+        (smart_with(deadline="500"), '"500": a duration needs a unit'),
         (smart_with(deadline=0), "expected a duration from 50ms to 1m, not 0"),
         (
             smart_with(load_balance="lowest"),
@@ -360,7 +363,7 @@ def test_load_relative_paths_are_taken_from_the_files_folder(tmp_path: Path) -> 
         (pool_with(listen=53), 'expected "HOST:PORT", not 53'),
         (
             pool_with(resolvers=["8.8.8.8", "8.8.8"]),
-            'resolvers[1]: "8.8.8": "8.8.8" is not an IPv4',
+            'resolvers[1]: "8.8.8" is not an IPv4',
         ),
         (pool_with(resolvers=[["8.8.8.8"]]), "resolvers[0]: expected an address, not a list"),
         (pool_with(resolvers={}), "resolvers: expected a list, not an object"),
@@ -379,7 +382,7 @@ def test_load_relative_paths_are_taken_from_the_files_folder(tmp_path: Path) -> 
         (smart_with(discovery={"check_command": 'try "x'}), "is no command: no closing quotation"),
         ({"lists": ["http://lists.example/a"]}, "a source is written NAME=https://HOST/PATH"),
         ({"lists": ["a=http://lists.example/a"]}, "a list is fetched from https://HOST/PATH"),
-        (smart_with(discovery={"pace": "2m"}), 'expected a duration from 0 to 1m, not "2m"'),
+        (smart_with(discovery={"pace": "2m"}), '"2m": expected a duration from 0 to 1m'),
         (
             {"pools": [{"name": "a"}, {"name": "b"}, {"name": "a"}]},
             'pools[2].name: "a" is already the name of pools[0]',

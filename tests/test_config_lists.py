@@ -50,7 +50,7 @@ def test_list_file_bad_line_is_a_warning_with_its_number(tmp_path: Path) -> None
 
     assert addresses(found) == ["udp://8.8.8.8:53", "udp://1.1.1.1:53"]
     assert [warning.removeprefix(f"{path}:")[:40] for warning in found.warnings] == [
-        '2: "8.8.8": "8.8.8" is not an IPv4 addre',
+        '2: "8.8.8" is not an IPv4 address',
         '3: "quic://1.1.1.1": "quic://" is not ud',
         '4: "��\\x1b[31m": holds a control charact',
         '5: "file:other": port "other" is not a n',

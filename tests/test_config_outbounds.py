@@ -88,6 +88,12 @@ def test_outbounds_what_is_not_used_gets_one_note_each(tmp_path: Path) -> None:
     ]
 
 
+def test_outbounds_one_other_is_one(tmp_path: Path) -> None:
+    found = loaded(tmp_path, {"outbounds": [*outbound()["outbounds"], {"type": "socks"}]})
+
+    assert found.notes[-1].endswith(": 1 other outbound ignored")
+
+
 def test_outbounds_relays_own_settings_beside_them_are_left_out_with_a_note(
     tmp_path: Path,
 ) -> None:

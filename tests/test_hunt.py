@@ -175,7 +175,9 @@ def test_hunt_waits_out_a_local_outage_and_burns_nobody() -> None:
     asyncio.run(main())
 
 
-def test_hunt_without_a_route_waits_although_it_knows_nobody() -> None:
+def test_hunt_without_a_route_waits_although_it_knows_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         network, everybody = Network(), addresses(30)
         network.working = set(everybody)
@@ -185,12 +187,19 @@ def test_hunt_without_a_route_waits_although_it_knows_nobody() -> None:
         task = asyncio.ensure_future(hunt.run(iter(everybody), found.append))
         await until(lambda: hunt.is_out)
         assert found == []
+        assert "nobody answers: discovery" in caplog.text
         network.is_routed = True
         hunt.wake()
         async with asyncio.timeout(10.0):
             assert await task
         assert all(each.passed for each in found)
         assert len(found) == 30
+        network.is_routed = False
+        task = asyncio.ensure_future(hunt.run(iter(everybody), found.append))
+        await until(lambda: hunt.is_out)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert "nobody answers any more: discovery" in caplog.text
 
     asyncio.run(main())
 

@@ -15,8 +15,9 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
+from relay.bootstrap import BootstrapError
 from relay.cli import cli
-from relay.lists import sources
+from relay.lists import fetch, sources
 from relay.lists.fetch import Way, update
 from relay.lists.sources import DEFAULT_SOURCES, Source, country_sources
 from relay.lists.store import ListStore
@@ -181,6 +182,26 @@ def test_import_ranges_of_a_country_and_show_them(tmp_path: Path) -> None:
     assert (shown[0]["name"], shown[0]["ranges"], shown[0]["own"]) == ("iran", {"IR": 2}, True)
 
 
+def test_remove_deletes_a_list_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("8.8.8.8\n")
+    for name in ("first", "second"):
+        ran(tmp_path, "import", tmp_path / "one", "--name", name)
+    (tmp_path / "lists" / "my list.list").write_text("9.9.9.9\n")  # brought by hand
+
+    removed = [ran(tmp_path, "remove", name) for name in ("first", "my list")]
+    wrong = [ran(tmp_path, "remove", name) for name in ("secnd", "../one", "")]
+
+    assert [(done.exit_code, done.stdout) for done in removed] == [
+        (0, "first: removed\n"),
+        (0, "my list: removed\n"),
+    ]
+    assert [done.exit_code for done in wrong] == [1, 1, 1]
+    message = 'relay: error: there is no list "secnd"; did you mean "second"?\n'
+    assert wrong[0].stderr == message
+    assert names(tmp_path) == ["second"]
+    assert (tmp_path / "one").exists()
+
+
 def test_import_what_cannot_be_read_or_used_fails(tmp_path: Path) -> None:
     (tmp_path / "prose").write_text("nothing here\n")
     cases: list[tuple[list[str | Path], int, str]] = [
@@ -307,6 +328,23 @@ def test_update_list_too_large_or_too_slow_is_cut_off(
         "took too long to answer",
         "",
     ]
+
+
+def test_update_names_the_host_that_cannot_be_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_up(*_: object) -> list[str]:
+        raise BootstrapError("Network is unreachable (udp://192.0.2.1:53 and 3 more)")
+
+    monkeypatch.setattr(fetch.Bootstrap, "look_up", look_up)
+
+    done = ran(tmp_path, "update", "--source", "a=https://lists.example/a")
+
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "relay: error: a: lists.example cannot be looked up: "
+        "Network is unreachable (udp://192.0.2.1:53 and 3 more)\n",
+    )
 
 
 def test_update_takes_nothing_from_a_server_that_is_not_verified(

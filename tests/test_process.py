@@ -519,7 +519,7 @@ def test_hup_takes_over_the_resolvers_of_the_file(workdir: Path) -> None:
         before = fetch_status(ControlAddress(control))["workers"]
         write_config(file, control, ["127.0.0.3:5399", "127.0.0.2:5399"])
         os.kill(pid, signal.SIGHUP)
-        wait_until(lambda: "reloaded" in log.read_text(), "reload")
+        wait_until(lambda: "reloaded: 1 resolver joined, 0 left" in log.read_text(), "reload")
         assert resolvers_at(control) == ["udp://127.0.0.3:5399", "udp://127.0.0.2:5399"]
         assert fetch_status(ControlAddress(control))["workers"] == before
 

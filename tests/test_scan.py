@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -15,6 +16,7 @@ import termios
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from click.testing import CliRunner
 
 from relay.cli import cli
 from relay.config import Flags, load
-from relay.discovery import scan_view
-from relay.discovery.scan import Progress, Ranked, Result
+from relay.discovery import scan, scan_command, scan_view
+from relay.discovery.scan import End, Progress, Ranked, Result
 from relay.discovery.verdict import Stage, Verdict
 from relay.resolver_address import parse
 from tests.discovery import keep_list
@@ -178,6 +180,57 @@ def test_scan_that_nobody_passes_ends_with_1_and_says_why(farm: Farm, tmp_path: 
     assert "tunnel" in done.stdout
     assert "works, but does not reach the tunnel's server" in done.stdout
     assert not state.exists()  # that is the server's fault, or the domain's: no score changes
+
+
+@pytest.mark.parametrize("is_routed", [True, False])
+def test_scan_without_a_network_gives_up_and_keeps_what_was_found(
+    farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_routed: bool
+) -> None:
+    hosts = farm.hosts(13)
+    farm.set(hosts, "dead")
+    addresses = [parse(farm.at(host)) for host in hosts]
+    if is_routed:
+        farm.set(hosts[0], "working")
+    else:  # no socket can be bound there
+        addresses = [replace(each, bind="192.0.2.77") for each in addresses]
+    monkeypatch.setattr(scan, "GIVE_UP_S", 0.5)
+    pool = load(None, Flags(state=tmp_path / "state.json")).config.pools[0]
+    pool = replace(pool, discovery=replace(pool.discovery, concurrency=1))
+    order = scan.Order(pool, tmp_path / "state.json", tuple(addresses), None, timeout_s=0.1)
+    told: list[Progress] = []
+
+    def show(progress: Progress) -> None:
+        told.append(progress)
+        if progress.passed:  # whoever answered is gone from now on
+            farm.set(hosts[0], "dead")
+
+    async def main() -> Result:
+        async with asyncio.timeout(20.0):
+            return await scan.Scan(order, show).run()
+
+    result = asyncio.run(main())
+
+    assert result.end is End.NO_NETWORK
+    assert any(each.is_out for each in told)
+    assert [each.verdict.address for each in result.passed] == addresses[:is_routed]
+    assert (result.total, result.done) == (13, is_routed)  # and nobody is blamed
+    if is_routed:
+        assert list(saved(tmp_path / "state.json")) == [f"udp://{farm.at(hosts[0])}"]
+
+
+def test_scan_given_up_says_so_and_ends_with_1_whoever_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Ranked(Verdict(parse("192.0.2.1"), True, Stage.FITNESS, honest=True), 2.0)
+    for end, status in ((End.NO_NETWORK, 1), (End.STOPPED, 0), (End.COMPLETE, 0)):
+        result = Result(end=end, total=9, done=1, took_s=31.0, passed=[row])
+        monkeypatch.setattr(scan_command, "_run", lambda *_, result=result, **__: result)
+
+        found = CliRunner().invoke(cli, ["scan", "--resolver", "192.0.2.1"], prog_name="relay")
+
+        assert found.exit_code == status
+        assert "192.0.2.1  udp" in found.stdout
+        assert ("given up, nobody answered for 30 s" in found.stdout) is bool(status)
 
 
 def test_scan_of_auto_stops_at_want_and_begins_with_the_best_saved(

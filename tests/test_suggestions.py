@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.config_errors import BadValue
-from relay.durations import parse_duration
+from relay.config_errors import BadValue, ConfigProblems
+from relay.config_file import Document
+from relay.config_model import file_spec
+from relay.durations import parse_duration, parse_duration_within
 from relay.endpoints import parse_control, parse_listen
 from relay.resolver_address import Options, parse
 from relay.resolver_list import parse_bootstrap
@@ -82,6 +85,7 @@ READERS: list[Callable[[str], object]] = [
     parse_listen,
     parse_control,
     parse_duration,
+    lambda text: parse_duration_within(text, 0.05, 60.0),
 ]
 SHOWN = re.compile(r'did you mean "(.*)"\?$')
 
@@ -119,6 +123,21 @@ def test_suggestion_for_a_resolver_reads(text: str, options: Options | None) -> 
 )
 def test_suggestion_for_any_other_value_reads(read: Callable[[str], object], text: str) -> None:
     assert_suggestion_reads(read, text)
+
+
+@given(st.integers() | st.floats())
+def test_suggestion_for_a_number_that_is_no_duration_reads(number: float) -> None:
+    def problem_of(value: object) -> str:
+        document = Document(Path("relay.json"), False, "", {"pools": [{"smart_pool": value}]})
+        try:
+            file_spec(document)
+        except ConfigProblems as error:
+            return str(error)
+        return ""
+
+    for field in ("deadline", "per_attempt", "token_wait", "tcp_idle"):
+        if shown := SHOWN.search(problem_of({field: number})):
+            assert problem_of({field: shown[1]}) == ""
 
 
 def test_suggestions_are_not_lost_where_they_help() -> None:

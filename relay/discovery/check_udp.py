@@ -20,7 +20,7 @@ from typing import Final
 from relay.discovery.check_messages import is_reply
 from shared.errors import RelayError
 from workers.transports.dial import bind_source
-from workers.transports.faults import PACKET_ERRNOS, CannotSendFrom, in_words
+from workers.transports.faults import PACKET_ERRNOS, in_words
 
 SOCKETS: Final = 2
 """Of one IP version and source: two, so that a reply has to hit the port too."""
@@ -129,8 +129,7 @@ class UdpAsker:
         except OSError as error:
             for each in sockets:
                 each.close()
-            words = str(error) if isinstance(error, CannotSendFrom) else in_words(error)
-            raise LocalFault(words) from error
+            raise LocalFault(in_words(error)) from error
         self._sources[family, bind] = sockets
         return sockets
 

@@ -303,7 +303,7 @@ class _Check:
             if not outcome.reply:
                 why = why or "no answer comes back"
                 break
-            flaw = tunnel.flaw(questions[outcome.number], read(outcome.reply))
+            flaw = tunnel.flaw(questions[outcome.number], outcome.reply)
             if not flaw:
                 self._tunnel = True
                 return

@@ -69,6 +69,8 @@ class Hunt:
         self._passed_last: deque[ResolverAddress] = deque(maxlen=KNOWN_ASKED // 2)
         self._open = asyncio.Event()
         self._open.set()
+        self._answered = False
+        """Whether anybody has answered yet."""
         self._stopped = False
         self._woken = asyncio.Event()
         self._next_at = 0.0
@@ -153,6 +155,7 @@ class Hunt:
         return self._again.popleft() if self._again else next(self._candidates, None)
 
     def _take(self, verdict: Verdict) -> None:
+        self._answered = self._answered or is_answer(verdict)
         for each in self._doubt.take(verdict):
             self._report(each)
 
@@ -171,7 +174,8 @@ class Hunt:
                 for verdict in self._doubt.vouched():
                     self._report(verdict)
                 return
-            log.warning("nobody answers any more: discovery waits for this machine's network")
+            more = " any more" if self._answered else ""
+            log.warning("nobody answers%s: discovery waits for this machine's network", more)
             self.is_out = True
             await self._wait_out()
             if not self._stopped:

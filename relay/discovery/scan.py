@@ -2,8 +2,8 @@
 
 Owner: `relay scan`. Candidates, hunt, checks and scores are those of the finder; what differs is
 that every candidate is measured at once, that it ends, and that somebody watches. Invariant:
-however it ends, complete, with enough found or stopped, what was found is in the result and in the
-state file.
+however it ends, complete, with enough found, stopped or without a network, what was found is in the
+result and in the state file.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ from shared.own_question import OwnQuestion
 LOOK_S: Final = 0.2
 """How often those who watch are told."""
 
+GIVE_UP_S: Final = 30.0
+"""How long it waits for a network in which nobody answers. A running relay waits for ever; a person
+in front of a scan wants to know. Long enough for a link to come back or a lease to be renewed."""
+
 LOOK_UPS: Final = 16
 """Names looked up at once: each look-up asks some bootstrap resolvers, with a socket for each."""
 
@@ -53,6 +57,8 @@ class End(StrEnum):
     COMPLETE = "complete"
     ENOUGH = "enough"
     STOPPED = "stopped"
+    NO_NETWORK = "no_network"
+    """Nobody answered any more for GIVE_UP_S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +198,15 @@ class Scan:
         """
         ended = asyncio.ensure_future(self._ended.wait())
         save_at = time.monotonic() + SAVE_S
+        was_in_at = time.monotonic()
         try:
             while not (hunting.done() or ended.done()):
                 self._tell()
+                if not self._hunt.is_out:
+                    was_in_at = time.monotonic()
+                elif time.monotonic() - was_in_at >= GIVE_UP_S:
+                    self._result.end = End.NO_NETWORK
+                    break
                 await asyncio.wait(
                     (hunting, ended), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
                 )

@@ -25,7 +25,7 @@ from relay.cli import (
 )
 from relay.config import DISCOVERY_SOURCES, Config, Flags, PoolConfig
 from relay.config_errors import BadValue, did_you_mean, listed
-from relay.durations import duration_text, parse_duration
+from relay.durations import parse_duration_within
 from relay.endpoints import parse_country, parse_domain
 from relay.printable import printable, quoted
 from relay.profiles import PROFILES
@@ -54,14 +54,7 @@ def _parse_sources(text: str) -> tuple[str, ...]:
 
 
 def _duration(lowest_s: float, highest_s: float) -> Parsed:
-    def parse(text: str) -> float:
-        duration_s = parse_duration(text)
-        if not lowest_s <= duration_s <= highest_s:
-            bounds = f"{duration_text(lowest_s)} to {duration_text(highest_s)}"
-            raise BadValue(f"expected a duration from {bounds}", text=text)
-        return duration_s
-
-    return Parsed("DURATION", parse)
+    return Parsed("DURATION", lambda text: parse_duration_within(text, lowest_s, highest_s))
 
 
 def _parse_command(text: str) -> str:
@@ -77,7 +70,11 @@ def _parse_command(text: str) -> str:
 @click.command()
 @click.option("-c", "--config", type=CONFIG_FILE, help="Configuration file, JSON or TOML.")
 @click.option("--pool", metavar="NAME", help="Pool of the file, where it has several.")
-@click.option("--tunnel", type=click.Choice(tuple(PROFILES)), help="Kind of tunnel.")
+@click.option(
+    "--tunnel",
+    type=click.Choice(tuple(PROFILES)),
+    help="Kind of tunnel.  [default: generic]",
+)
 @click.option("--domain", type=Parsed("DOMAIN", parse_domain), help="Domain of the tunnel.")
 @click.option(
     "--country",
@@ -109,13 +106,23 @@ def _parse_command(text: str) -> str:
     "--want",
     type=click.IntRange(1, 1_000_000),
     metavar="N",
-    help="Stop when so many have passed.  [default: with auto as `relay serve`, else all]",
+    help="Stop when so many have passed; some more may, as many are checked at once."
+    "  [default: with auto that of the pool, 10; else all]",
 )
 @click.option(
     "--all", "to_the_end", is_flag=True, help="Check all; with --json, show who failed as well."
 )
-@click.option("--concurrency", type=click.IntRange(1, 10_000), metavar="N", help="Checks at once.")
-@click.option("--pace", type=_duration(0, _LONGEST_PACE_S), help="From one check to the next.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Checks at once.  [default: that of the pool, 100]",
+)
+@click.option(
+    "--pace",
+    type=_duration(0, _LONGEST_PACE_S),
+    help="From one check to the next.  [default: that of the pool, 0]",
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -126,24 +133,28 @@ def _parse_command(text: str) -> str:
 @click.option(
     "--check-command",
     type=Parsed("COMMAND", _parse_command),
-    help="Test of your own: status 0 passes; {resolver}, {address}, {host}, {port} are filled in.",
+    help="Test of your own: status 0 passes; {resolver}, {address}, {host}, {port} are filled in."
+    "  [default: that of the pool, none]",
 )
 @click.option(
     "--bootstrap",
     type=Parsed("ADDRESS", parse_bootstrap),
     multiple=True,
-    help="Resolver to look names of resolvers up with; repeatable.",
+    help="Resolver to look names of resolvers up with; repeatable.  [default: well-known ones]",
 )
 @click.option(
-    "--state", type=Parsed("FILE", parse_path), help="File that keeps scores; lists are beside it."
+    "--state",
+    type=Parsed("FILE", parse_path),
+    help="File that keeps scores; lists are beside it.  [default: as `relay serve`]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
 def scan(config: Path | None, to_the_end: bool, as_json: bool, **given: Any) -> None:
     """Check candidates now, and rank those that pass.
 
     Needs no running relay. The scores are saved, so that the next `relay serve` of the same tunnel
-    begins with the best. Ctrl-C ends it and keeps what was found. Status: 0 somebody passed, or it
-    was stopped; 1 nobody passed.
+    begins with the best. Ctrl-C ends it and keeps what was found; so does a network in which
+    nobody answers for 30 s. Status: 0 somebody passed, or it was stopped; 1 nobody passed, or it
+    was given up.
     """
     order = _order(config, to_the_end, given)
     result = _run(order, quiet=as_json)
@@ -154,7 +165,8 @@ def scan(config: Path | None, to_the_end: bool, as_json: bool, **given: Any) -> 
         scan_view.show_json(result, order.pool)
     else:
         scan_view.show_result(result)
-    if not result.passed and result.end is not End.STOPPED:
+    failed = not result.passed and result.end is not End.STOPPED
+    if failed or result.end is End.NO_NETWORK:
         raise click.exceptions.Exit(1)
 
 
@@ -164,13 +176,15 @@ def _order(path: Path | None, to_the_end: bool, given: dict[str, Any]) -> Order:
     files: tuple[Path, ...] = given["files"]
     sources: tuple[str, ...] | None = given["sources"]
     is_asked = bool(resolvers or files or sources)
+    asks_auto = AUTO in resolvers or bool(sources)
     flags = Flags(
         # With `auto`, whether it is asked for or not: it has the pool's ways out.
         resolvers=(*resolvers, AUTO) if is_asked else (),
         bootstrap=given["bootstrap"],
         tunnel=given["tunnel"],
         domain=given["domain"],
-        country=given["country"],
+        # Of a file it only chooses lines; nothing need be known of it.
+        country=given["country"] if asks_auto or not is_asked else None,
         state=given["state"],
         pool=given["pool"],
     )
@@ -195,7 +209,7 @@ def _order(path: Path | None, to_the_end: bool, given: dict[str, Any]) -> Order:
     named = [each for each in pool.resolvers if not each.is_auto]
     for file in files:
         named += _read(file, given["country"] or "", pool.discovery.sample_ranges or DRAWN)
-    with_auto = AUTO in resolvers or bool(sources) if is_asked else auto is not None
+    with_auto = asks_auto if is_asked else auto is not None
     want = given["want"] or (pool.discovery.want if with_auto else None)
     return Order(
         pool,

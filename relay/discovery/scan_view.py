@@ -22,7 +22,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from relay.config import PoolConfig
-from relay.discovery.scan import End, Progress, Ranked, Result
+from relay.discovery.scan import GIVE_UP_S, End, Progress, Ranked, Result
 from relay.lists.parsing import canonical
 from relay.printable import printable
 from relay.resolver_address import LONGEST_ADDRESS
@@ -38,7 +38,11 @@ _PIPE_WIDTH: Final = 200
 
 _LONGEST_MESSAGE: Final = 1_024
 _KINDS: Final = {"https": "doh"}
-_ENDS: Final = {End.ENOUGH: "; enough", End.STOPPED: "; stopped"}
+_ENDS: Final = {
+    End.ENOUGH: "; enough",
+    End.STOPPED: "; stopped",
+    End.NO_NETWORK: f"; given up, nobody answered for {GIVE_UP_S:.0f} s: is there a network?",
+}
 
 
 class View(logging.Handler):

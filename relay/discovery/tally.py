@@ -31,7 +31,7 @@ class Tally:
         if verdict.passed:
             self.passed += 1
             return
-        self._failed_at["this machine" if verdict.local_fault else verdict.stage.value] += 1
+        self._failed_at["could not send" if verdict.local_fault else verdict.stage.value] += 1
         if is_early or verdict.stage is not Stage.PLAIN:
             self._recent.append((verdict.address, told(verdict)))
 

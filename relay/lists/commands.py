@@ -1,4 +1,4 @@
-"""The commands `relay lists import`, `update` and `show`.
+"""The commands `relay lists import`, `update`, `show` and `remove`.
 
 Imported by the `relay` command when somebody asks for it. What is only needed by one of the
 commands is imported there.
@@ -163,6 +163,18 @@ def show(as_json: bool, state: Path | None) -> None:
         view.show(summaries)
     else:
         click.echo("no lists; `relay lists update` fetches some, `relay lists import` takes a file")
+
+
+@lists.command()
+@click.argument("name")
+@_STATE
+def remove(name: str, state: Path | None) -> None:
+    """Delete the list NAME, as `relay lists show` calls it. Its resolvers keep their scores."""
+    try:
+        _store(state).remove(name)
+    except ListError as error:
+        raise Failure(str(error)) from None
+    click.echo(f"{printable(name)}: removed")
 
 
 def _store(state: Path | None) -> ListStore:

