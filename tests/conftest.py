@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -26,6 +27,10 @@ settings.load_profile("suite")
 
 # No relay of the suite, in this process or another, looks at the state of a relay in real use.
 os.environ["STATE_DIRECTORY"] = tempfile.mkdtemp(prefix="relay-tests-")
+
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+OURS = ("relay", "workers", "shared")
 
 
 @pytest.fixture
@@ -55,10 +60,17 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(autouse=True)
 def no_callback_failed() -> Iterator[None]:
-    """A callback that raises ends no test: the event loop only logs it. Here it is a failure."""
+    """A callback of ours that raises ends no test: the event loop only logs it. Here it fails."""
     failed: list[str] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: failed.append(record.getMessage())  # type: ignore[method-assign]
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            trace = record.exc_info[2] if record.exc_info else None
+            files = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)}
+            if any(Path(file).is_relative_to(REPOSITORY / each) for file in files for each in OURS):
+                failed.append(record.getMessage())
+
+    handler = Listening(logging.ERROR)
     logging.getLogger("asyncio").addHandler(handler)
     yield
     logging.getLogger("asyncio").removeHandler(handler)
