@@ -99,6 +99,7 @@ def test_bind_port_0_gives_every_worker_udp_and_tcp_on_one_port(host: str) -> No
         assert all(not each.getblocking() for each in (*pool.udp, *pool.tcp))
 
 
+@pytest.mark.alone  # another test may take the port between its two binds
 def test_bind_port_0_that_is_free_for_udp_only_takes_another() -> None:
     """Whatever port the kernel proposes first, its TCP side is taken here."""
     taken: list[socket.socket] = []
