@@ -137,7 +137,7 @@ def _many(folder: Path) -> list[Figure]:
 
                 took_s = seconds_until(over, 180)
             figures += [
-                Figure(f"{_MANY:,} that are {kind}: all checked", took_s, "s", 180),
+                Figure(f"{_MANY:,} that are {kind}: all checked, after ready", took_s, "s", 180),
                 Figure("supervisor's memory", rss_bytes / (1 << 20), "MiB", 150),
             ]
             if kind == "refusing":
