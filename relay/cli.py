@@ -38,12 +38,12 @@ from relay.endpoints import (
     parse_domain,
     parse_listen,
 )
-from relay.printable import printable
 from relay.profiles import PROFILES
 from relay.resolver_list import parse_bootstrap, parse_entry
 from relay.ways_out import parse_bind, parse_via
 from shared.board import MAX_WORKERS
 from shared.errors import RelayError
+from shared.printable import printable
 
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2

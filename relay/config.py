@@ -21,12 +21,12 @@ from relay.config_errors import ConfigProblems, Problem, listed
 from relay.config_warnings import without_effect
 from relay.endpoints import ControlAddress, ListenAddress
 from relay.lists.sources import Source
-from relay.printable import quoted
 from relay.profiles import SettingsChanges, pool_settings
 from relay.resolver_address import AUTO, ResolverAddress, loops_back
 from relay.state_path import default_state_path
 from relay.ways_out import Proxy, why_absent
 from shared.board import MAX_POOLS, MAX_SLOTS, MAX_WORKERS
+from shared.printable import quoted
 from workers.settings import PoolSettings
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")

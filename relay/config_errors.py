@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from relay.printable import printable, quoted
 from shared.errors import RelayError
+from shared.printable import printable, quoted
 
 Path = tuple[str | int, ...]
 """Where in a document a value stands: keys and indices from the top."""

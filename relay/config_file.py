@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 
 from relay.config_errors import ConfigProblems, Problem, is_flag
 from relay.config_errors import Path as Place
-from relay.printable import quoted
+from shared.printable import quoted
 
 LARGEST_FILE_BYTES: Final = 16 << 20
 DEEPEST_NESTING: Final = 64

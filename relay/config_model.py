@@ -59,12 +59,12 @@ from relay.endpoints import (
     parse_listen,
 )
 from relay.lists.sources import Source, parse_source
-from relay.printable import quoted
 from relay.profiles import PROFILES, SettingsChanges
 from relay.resolver_address import Options, ResolverAddress, parse
 from relay.resolver_list import Entry, parse_bootstrap, parse_entry
 from relay.ways_out import Proxy, parse_bind, parse_via
 from shared.board import MAX_WORKERS
+from shared.printable import quoted
 
 BALANCINGS: Final = ("auto", "roundrobin", "weighted", "lowest_latency")
 HEDGES: Final = ("late", "losing")

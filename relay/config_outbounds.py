@@ -26,7 +26,8 @@ from relay.config_model import (
     described,
     validated,
 )
-from relay.printable import counted, printable
+from relay.printable import counted
+from shared.printable import printable
 
 TUNNELS: Final = ("dnstt", "masterdns", "soar")
 _USED: Final = ("type", "tag")

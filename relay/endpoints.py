@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from relay.config_errors import AddressError, BadValue
-from relay.printable import quoted
+from shared.printable import quoted
 
 LONGEST_NAME: Final = 253
 LONGEST_SOCKET_PATH_BYTES: Final = 107

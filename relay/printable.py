@@ -1,7 +1,8 @@
-"""The cleaner of text from outside, where the command and the configuration look for it; counts."""
+"""Counts in words. The cleaner of text from outside is `shared.printable`."""
 
 from __future__ import annotations
 
+# Passed on for `relay.discovery`.
 from shared.printable import printable, quoted
 
 __all__ = ["counted", "printable", "quoted"]

@@ -18,9 +18,9 @@ from typing import Final
 from relay.config_errors import AddressError, Problem, is_flag, path_text
 from relay.config_errors import Path as Place
 from relay.endpoints import bracketed, no_controls
-from relay.printable import printable, quoted
 from relay.resolver_address import ResolverAddress, parse, with_defaults
 from relay.ways_out import DIRECT, Proxy
+from shared.printable import printable, quoted
 
 LARGEST_FILE_BYTES: Final = 16 << 20
 _WARNINGS_SHOWN: Final = 20

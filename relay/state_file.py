@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import orjson
 
-from relay.printable import printable
+from shared.printable import printable
 
 VERSION: Final = 1
 

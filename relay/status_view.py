@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay.printable import counted, printable
+from relay.printable import counted
+from shared.printable import printable
 
 _STATE_STYLES: Final = {"in_use": "green", "fresh": "cyan", "aside": "yellow", "down": "red"}
 _COUNTS: Final = ("sent", "answered", "refused", "lost", "errors")

@@ -20,9 +20,9 @@ from relay.config_errors import BadValue, ConfigError
 from relay.endpoints import parse_country
 from relay.lists import sources
 from relay.lists.store import LARGEST_REGISTRY_BYTES, ListError, ListStore, Origin, Report
-from relay.printable import printable
 from relay.state_path import default_state_path, lists_folder
 from relay.ways_out import Proxy, parse_via
+from shared.printable import printable
 
 if TYPE_CHECKING:
     from relay.lists.fetch import Outcome

@@ -33,9 +33,9 @@ from relay.config_errors import BadValue
 from relay.endpoints import ip_of
 from relay.lists.sources import Source, parse_url
 from relay.lists.store import LARGEST_REGISTRY_BYTES, ListError, ListStore, Origin, Report
-from relay.printable import printable
 from relay.resolver_address import ResolverAddress
 from relay.ways_out import DIRECT, Proxy
+from shared.printable import printable
 
 LARGEST_BYTES: Final = LARGEST_REGISTRY_BYTES
 """What is read of any list; the store has narrower bounds for what is no registry's file."""

@@ -43,9 +43,9 @@ from relay.lists.forms import (
     is_registry_line,
 )
 from relay.lists.ranges import Block, Ranges
-from relay.printable import printable, quoted
 from relay.resolver_address import LONGEST_ADDRESS, ResolverAddress, parse
 from relay.stamps import PREFIX, UnspokenStamp
+from shared.printable import printable, quoted
 
 MOST_ENTRIES: Final = 200_000
 """Resolvers of one list that are kept, and blocks of addresses of all its countries."""

@@ -32,9 +32,9 @@ from relay.lists.forms import is_registry_file
 from relay.lists.parsing import Parsed
 from relay.lists.ranges import Block, Ranges
 from relay.lists.sources import parse_name
-from relay.printable import printable, quoted
 from relay.resolver_address import ResolverAddress, parse
 from shared.errors import RelayError
+from shared.printable import printable, quoted
 
 LARGEST_LIST_BYTES: Final = 16 << 20
 LARGEST_REGISTRY_BYTES: Final = 64 << 20

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.lists.store import Summary
-from relay.printable import printable
+from shared.printable import printable
 
 _PIPE_WIDTH: Final = 200
 """Columns where the output is no terminal: wide enough that nothing is cut for a program."""
