@@ -25,7 +25,6 @@ from relay.config import (
     Config,
     Flags,
     Loaded,
-    default_control_path,
     load,
     usable_cores,
 )
@@ -40,6 +39,7 @@ from relay.endpoints import (
 )
 from relay.profiles import PROFILES
 from relay.resolver_list import parse_bootstrap, parse_entry
+from relay.state_path import default_control_path
 from relay.ways_out import parse_bind, parse_via
 from shared.board import MAX_WORKERS
 from shared.errors import RelayError

@@ -10,8 +10,6 @@ it at once, as `ConfigProblems`.
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +21,7 @@ from relay.endpoints import ControlAddress, ListenAddress
 from relay.lists.sources import Source
 from relay.profiles import SettingsChanges, pool_settings
 from relay.resolver_address import AUTO, ResolverAddress, loops_back
-from relay.state_path import default_state_path
+from relay.state_path import default_control_path, default_state_path
 from relay.ways_out import Proxy, why_absent
 from shared.board import MAX_POOLS, MAX_SLOTS, MAX_WORKERS
 from shared.printable import quoted
@@ -183,21 +181,6 @@ def load(path: Path | None = None, flags: Flags | None = None) -> Loaded:
 def usable_cores() -> int:
     """Return how many cores this process may run on."""
     return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
-
-
-def default_control_path(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where the control socket is when nobody says."""
-    env = os.environ if environ is None else environ
-    # systemd lists one directory or several, with colons between them.
-    service = env.get("RUNTIME_DIRECTORY", "").split(":")[0]
-    if service.startswith("/"):
-        return Path(service, "control.sock")
-    if os.geteuid() == 0:
-        return Path("/run/relay/control.sock")
-    runtime = env.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/"):
-        return Path(runtime, "relay", "control.sock")
-    return Path(tempfile.gettempdir(), f"relay-{os.geteuid()}", "control.sock")
 
 
 def _build(spec: FileSpec, flags: Flags) -> Loaded:

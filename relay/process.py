@@ -29,7 +29,7 @@ import uvloop
 
 from relay import __version__
 from relay.command import Command
-from relay.config import Config, default_control_path
+from relay.config import Config
 from relay.control.control_socket import ControlSocket, open_control
 from relay.control.status import ill_health, pool_counts, resolvers_status, worker_status
 from relay.discovery.service import Discovery
@@ -40,6 +40,7 @@ from relay.printable import counted
 from relay.resolver_address import ResolverAddress
 from relay.roster import Roster, slots_for
 from relay.state_log import LOOK_S, StateLog
+from relay.state_path import default_control_path
 from relay.supervisor import (
     Action,
     Announce,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from relay.config import (
     Flags,
     Loaded,
     PoolConfig,
-    default_control_path,
     load,
     usable_cores,
 )
@@ -25,7 +25,7 @@ from relay.endpoints import ControlAddress, ListenAddress, parse_control, parse_
 from relay.lists.sources import Source
 from relay.resolver_address import AUTO, parse
 from relay.resolver_list import parse_entry
-from relay.state_path import default_state_path
+from relay.state_path import default_control_path, default_state_path
 from workers.settings import PoolSettings
 
 FULL = """
@@ -512,17 +512,18 @@ def test_parse_control_accepted_form_reads_back(text: str, address: ControlAddre
     assert parse_control(str(address)) == address
 
 
-def test_default_control_path_follows_the_environment() -> None:
+def test_default_control_path_follows_the_service_then_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     service = {"RUNTIME_DIRECTORY": "/run/relay-a:/run/b", "XDG_RUNTIME_DIR": "/run/user/7"}
-
+    user = {"XDG_RUNTIME_DIR": "/run/user/7"}
     assert default_control_path(service) == Path("/run/relay-a/control.sock")
-    if os.geteuid() == 0:
-        assert default_control_path({}) == Path("/run/relay/control.sock")
-    else:
-        assert default_control_path({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path(
-            "/run/user/7/relay/control.sock"
-        )
-        assert default_control_path({}).parent.name == f"relay-{os.geteuid()}"
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert default_control_path(user) == Path("/run/relay/control.sock")
+    monkeypatch.setattr("os.geteuid", lambda: 7)
+    assert default_control_path(user) == Path("/run/user/7/relay/control.sock")
+    nobody_says = Path(tempfile.gettempdir(), "relay-7", "control.sock")
+    assert default_control_path({"XDG_RUNTIME_DIR": "x"}) == default_control_path({}) == nobody_says
 
 
 def test_usable_cores_counts_what_the_process_may_use() -> None:
