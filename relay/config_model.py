@@ -1,18 +1,14 @@
 """The shape of a configuration: which fields there are and what each may hold.
 
 Used by: `relay.config`, where there is a file. pydantic walks the structure (unknown fields,
-objects, lists); every value is read by a function of this project that says in its own words what
-it expected. Nothing is coerced: true is no number and 5 is no duration.
+objects, lists); how a value is read stands in `relay.config_values`.
 """
 
 from __future__ import annotations
 
-import shlex
-import ssl
 from collections.abc import Callable
-from datetime import date, datetime, time
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -24,7 +20,7 @@ from pydantic import (
     WrapValidator,
 )
 from pydantic import ValidationInfo as Info
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
 from relay.config import (
     DISCOVERY_SOURCES,
@@ -34,206 +30,60 @@ from relay.config import (
     DiscoverySettings,
     FileSpec,
     PoolSpec,
-    usable_cores,
 )
 from relay.config_errors import (
-    BadValue,
-    ConfigError,
     ConfigProblems,
-    DurationError,
     Problem,
     did_you_mean,
-    listed,
 )
 from relay.config_errors import Path as Place
 from relay.config_file import Document
-from relay.durations import duration_text, parse_duration_within
+from relay.config_values import (
+    Bind,
+    Bootstrap,
+    CaFile,
+    CheckCommand,
+    Copies,
+    Country,
+    Domains,
+    ServerName,
+    StatePath,
+    Switch,
+    Text,
+    UrlPath,
+    Via,
+    Workers,
+    based,
+    choice,
+    described,
+    duration,
+    integer,
+    opened_switch,
+    opened_text,
+    parsed,
+    string,
+    switch,
+    text,
+    upper,
+)
 from relay.endpoints import (
     ControlAddress,
     ListenAddress,
-    no_controls,
     parse_control,
-    parse_country,
     parse_domain,
-    parse_host,
     parse_listen,
 )
 from relay.lists.sources import Source, parse_source
 from relay.profiles import PROFILES, SettingsChanges
 from relay.resolver_address import Options, ResolverAddress, parse
-from relay.resolver_list import Entry, parse_bootstrap, parse_entry
-from relay.ways_out import Proxy, parse_bind, parse_via
-from shared.board import MAX_WORKERS
+from relay.resolver_list import Entry, parse_entry
 from shared.printable import quoted
 
 BALANCINGS: Final = ("auto", "roundrobin", "weighted", "lowest_latency")
 HEDGES: Final = ("late", "losing")
 FAILURES: Final = ("servfail", "silence")
 METHODS: Final = ("POST", "GET")
-MOST_COPIES: Final = 16
 HEAVIEST: Final = 1_000
-LONGEST_NAME: Final = 128
-
-
-def refuse(message: str) -> NoReturn:
-    """Say inside a validator what is wrong with a value."""
-    raise PydanticCustomError("relay", "{message}", {"message": message})
-
-
-def described(value: object) -> str:
-    """Return a value as a message names it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, int | float):
-        return f"{value:g}" if isinstance(value, float) else str(value)[:24]
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    return "a date or time" if isinstance(value, date | datetime | time) else type(value).__name__
-
-
-def _string(value: object, expected: str) -> str:
-    if not isinstance(value, str):
-        refuse(f"expected {expected}, not {described(value)}")
-    return value
-
-
-def _read(value: object, expected: str, parse: Callable[[str], Any]) -> Any:
-    text = _string(value, expected)
-    try:
-        return parse(text)
-    except ConfigError as error:
-        refuse(str(error))
-
-
-def _text(expected: str, parse: Callable[[str], Any]) -> PlainValidator:
-    return PlainValidator(lambda value: _read(value, expected, parse))
-
-
-def _based(expected: str, parse: Callable[[str, Path], Any]) -> PlainValidator:
-    """Read a text in which a relative path is taken from the file's own folder."""
-
-    def read(value: object, info: Info) -> Any:
-        assert info.context is not None
-        base: Path = info.context["base"]
-        return _read(value, expected, lambda text: parse(text, base))
-
-    return PlainValidator(read)
-
-
-def _integer(lowest: int, highest: int) -> PlainValidator:
-    def read(value: object) -> int:
-        expected = f"expected a whole number from {lowest} to {highest:,}"
-        if isinstance(value, bool) or not isinstance(value, int):
-            refuse(f"{expected}, not {described(value)}")
-        if not lowest <= value <= highest:
-            refuse(f"{expected}, not {described(value)}")
-        return value
-
-    return PlainValidator(read)
-
-
-def _choice(names: tuple[str, ...]) -> PlainValidator:
-    def read(value: object) -> str:
-        text = _string(value, listed([quoted(name) for name in names]))
-        if text not in names:
-            near = did_you_mean(text, names)
-            expected = "" if near else f"; expected {listed([quoted(name) for name in names])}"
-            refuse(f"{quoted(text)} is not known{near}{expected}")
-        return text
-
-    return PlainValidator(read)
-
-
-def _duration(lowest_s: float, highest_s: float) -> PlainValidator:
-    def within(text: str) -> float:
-        return parse_duration_within(text, lowest_s, highest_s)
-
-    def read(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return float(_read(value, 'a duration such as "300ms", "5s" or "1m"', within))
-        if value == 0 and lowest_s == 0:
-            return 0.0  # needs no unit
-        meant = f"{described(value)}s"
-        try:
-            within(meant)
-        except DurationError:
-            bounds = f"{duration_text(lowest_s)} to {duration_text(highest_s)}"
-            refuse(f"expected a duration from {bounds}, not {described(value)}")
-        refuse(f"a duration needs a unit; did you mean {quoted(meant)}?")
-
-    return PlainValidator(read)
-
-
-def _workers(value: object) -> int:
-    if value == "auto":
-        return usable_cores()
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WORKERS:
-        refuse(f'expected a whole number from 1 to {MAX_WORKERS} or "auto", not {described(value)}')
-    return value
-
-
-def _country(value: object) -> str:
-    return str(_read(value, "an ISO country code of two letters", parse_country))
-
-
-def _name(text: str) -> str:
-    return no_controls(text, LONGEST_NAME)
-
-
-def _path(text: str) -> str:
-    return no_controls(text, 1024)
-
-
-def _command(text: str) -> str:
-    try:
-        command = no_controls(text, 4096)
-        shlex.split(command)
-    except ValueError as error:
-        raise BadValue(f"is no command: {str(error).lower()}", text=text) from None
-    return command
-
-
-def _state_path(text: str, base: Path) -> Path:
-    return base / no_controls(text, 4096)
-
-
-def _ca_file(text: str, base: Path) -> str:
-    path = (base / no_controls(text, 4096)).absolute()
-    try:
-        # As the workers will: what cannot be loaded is found here and not when a resolver fails.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-    except ssl.SSLError:
-        raise BadValue("holds no certificate in PEM form", text=text) from None
-    except OSError as error:
-        raise BadValue(error.strerror or str(error), text=text) from None
-    return str(path)
-
-
-def _server_name(text: str) -> str:
-    try:
-        return parse_host(no_controls(text, 255))
-    except BadValue as error:
-        raise error.about(text) from None
-
-
-def _switch(value: object) -> bool:
-    if not isinstance(value, bool):
-        refuse(f"expected true or false, not {described(value)}")
-    return value
-
-
-def _opened_switch(value: object) -> object:
-    return {"enabled": value} if isinstance(value, bool) else value
-
-
-def _opened_text(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def _upper(value: object) -> object:
-    return value.upper() if isinstance(value, str) else value
 
 
 class _Strict(BaseModel):
@@ -242,32 +92,19 @@ class _Strict(BaseModel):
 
 Handler = Callable[[object], "ResolverModel"]
 
-Country = Annotated[str | None, PlainValidator(_country)]
-Domain = Annotated[str, _text("a domain name", parse_domain)]
-Domains = Annotated[list[Domain], BeforeValidator(_opened_text)]
-Text = Annotated[str | None, _text("a text", _name)]
-Copies = Annotated[int | None, _integer(1, MOST_COPIES)]
-Switch = Annotated[bool | None, PlainValidator(_switch)]
-Via = Annotated[Proxy | None, _text('"socks5://HOST:PORT" or "http://HOST:PORT"', parse_via)]
-Bind = Annotated[str, _text("an IP address or the name of an interface", parse_bind)]
-Bootstrap = Annotated[
-    list[Annotated[ResolverAddress, _text("an address", parse_bootstrap)]],
-    BeforeValidator(_opened_text),
-]
-
 
 class ResolverModel(_Strict):
     """The fields of an entry of `resolvers`; a text stands for one with an address alone."""
 
-    address: Annotated[str, PlainValidator(lambda value: _string(value, "an address"))]
-    server_name: Annotated[str, _text("a host name", _server_name)] = ""
-    ca_file: Annotated[str, _based("a path", _ca_file)] = ""
-    insecure: Annotated[bool, PlainValidator(_switch)] = False
-    path: Annotated[str, _text("a path", _path)] = ""
-    method: Annotated[str | None, _choice(METHODS), BeforeValidator(_upper)] = None
+    address: Annotated[str, PlainValidator(lambda value: string(value, "an address"))]
+    server_name: ServerName = ""
+    ca_file: CaFile = ""
+    insecure: Annotated[bool, PlainValidator(switch)] = False
+    path: UrlPath = ""
+    method: Annotated[str | None, choice(METHODS), BeforeValidator(upper)] = None
     via: Via = None
     bind: Bind = ""
-    weight: Annotated[int, _integer(1, HEAVIEST)] = 1
+    weight: Annotated[int, integer(1, HEAVIEST)] = 1
     _entry: Entry = PrivateAttr()
 
     @property
@@ -280,11 +117,11 @@ class ResolverModel(_Strict):
         """Read an entry, a text or an object."""
         if isinstance(value, dict):
             model = handler(value)
-            model._entry = _read(model.address, "an address", model._parsed)
+            model._entry = parsed(model.address, "an address", model._parsed)
             return model
         assert info.context is not None
         base: Path = info.context["base"]
-        entry = _read(value, "an address", lambda text: parse_entry(text, base))
+        entry = parsed(value, "an address", lambda text: parse_entry(text, base))
         model = cls.model_construct()
         model._entry = entry
         return model
@@ -306,21 +143,21 @@ class ResolverModel(_Strict):
 
 
 Resolver = Annotated[ResolverModel, WrapValidator(ResolverModel.read)]
-Resolvers = Annotated[list[Resolver], BeforeValidator(_opened_text)]
+Resolvers = Annotated[list[Resolver], BeforeValidator(opened_text)]
 
 
 class DiscoveryModel(_Strict):
     """The fields of `discovery`."""
 
     country: Country = None
-    sample_ranges: Annotated[int, _integer(0, 1_000_000)] = 0
-    want: Annotated[int, _integer(1, 10_000)] = 10
-    concurrency: Annotated[int, _integer(1, 10_000)] = 100
-    pace: Annotated[float, _duration(0, 60)] = 0.0
+    sample_ranges: Annotated[int, integer(0, 1_000_000)] = 0
+    want: Annotated[int, integer(1, 10_000)] = 10
+    concurrency: Annotated[int, integer(1, 10_000)] = 100
+    pace: Annotated[float, duration(0, 60)] = 0.0
     sources: Annotated[
-        list[Annotated[str, _choice(DISCOVERY_SOURCES)]], BeforeValidator(_opened_text)
+        list[Annotated[str, choice(DISCOVERY_SOURCES)]], BeforeValidator(opened_text)
     ] = list(DISCOVERY_SOURCES)
-    check_command: Annotated[str | None, _text("a command", _command)] = None
+    check_command: CheckCommand = None
 
     def settings(self) -> DiscoverySettings:
         """Return the fields under the names that the rest of the relay has for them."""
@@ -339,18 +176,18 @@ class SmartPoolModel(_Strict):
     """The fields of `smart_pool`. None: the tunnel's profile decides."""
 
     enabled: Switch = None
-    load_balance: Annotated[str | None, _choice(BALANCINGS)] = None
-    deadline: Annotated[float | None, _duration(0.05, 60)] = None
-    per_attempt: Annotated[float | None, _duration(0.01, 60)] = None
-    probe_interval: Annotated[float | None, _duration(0.1, 3600)] = None
-    down_after: Annotated[int | None, _integer(1, 1_000)] = None
+    load_balance: Annotated[str | None, choice(BALANCINGS)] = None
+    deadline: Annotated[float | None, duration(0.05, 60)] = None
+    per_attempt: Annotated[float | None, duration(0.01, 60)] = None
+    probe_interval: Annotated[float | None, duration(0.1, 3600)] = None
+    down_after: Annotated[int | None, integer(1, 1_000)] = None
     duplicate: Copies = None
-    token_wait: Annotated[float | None, _duration(0, 60)] = None
-    hedge: Annotated[str | None, _choice(HEDGES)] = None
-    on_failure: Annotated[str | None, _choice(FAILURES)] = None
-    max_pending: Annotated[int | None, _integer(1, 10_000_000)] = None
-    max_connections: Annotated[int | None, _integer(0, 100_000)] = None
-    tcp_idle: Annotated[float | None, _duration(0.1, 3600)] = None
+    token_wait: Annotated[float | None, duration(0, 60)] = None
+    hedge: Annotated[str | None, choice(HEDGES)] = None
+    on_failure: Annotated[str | None, choice(FAILURES)] = None
+    max_pending: Annotated[int | None, integer(1, 10_000_000)] = None
+    max_connections: Annotated[int | None, integer(0, 100_000)] = None
+    tcp_idle: Annotated[float | None, duration(0.1, 3600)] = None
     discovery: DiscoveryModel = DiscoveryModel()
 
     def changes(self) -> SettingsChanges:
@@ -372,17 +209,17 @@ class SmartPoolModel(_Strict):
         return {name: value for name, value in said.items() if value is not None}
 
 
-SmartPool = Annotated[SmartPoolModel, BeforeValidator(_opened_switch)]
+SmartPool = Annotated[SmartPoolModel, BeforeValidator(opened_switch)]
 
 
 class PoolModel(_Strict):
     """The fields of one entry of `pools`."""
 
     name: Text = None
-    tunnel: Annotated[str, _choice(tuple(PROFILES))] = "generic"
-    domain: Annotated[str | None, _text("a domain name", parse_domain)] = None
+    tunnel: Annotated[str, choice(tuple(PROFILES))] = "generic"
+    domain: Annotated[str | None, text("a domain name", parse_domain)] = None
     domains: Domains = []
-    listen: Annotated[ListenAddress | None, _text('"HOST:PORT"', parse_listen)] = None
+    listen: Annotated[ListenAddress | None, text('"HOST:PORT"', parse_listen)] = None
     resolvers: Resolvers = []
     bootstrap: Bootstrap = []
     via: Via = None
@@ -396,15 +233,15 @@ class PoolModel(_Strict):
 class FileModel(_Strict):
     """The fields of the relay's own configuration file."""
 
-    workers: Annotated[int | None, PlainValidator(_workers)] = None
-    control: Annotated[ControlAddress | None, _based("a path or HOST:PORT", parse_control)] = None
-    state: Annotated[Path | None, _based("a path", _state_path)] = None
-    log_level: Annotated[str | None, _choice(LOG_LEVELS)] = None
-    log_format: Annotated[str | None, _choice(LOG_FORMATS)] = None
-    steering: Annotated[str | None, _choice(STEERINGS)] = None
+    workers: Workers = None
+    control: Annotated[ControlAddress | None, based("a path or HOST:PORT", parse_control)] = None
+    state: StatePath = None
+    log_level: Annotated[str | None, choice(LOG_LEVELS)] = None
+    log_format: Annotated[str | None, choice(LOG_FORMATS)] = None
+    steering: Annotated[str | None, choice(STEERINGS)] = None
     lists: Annotated[
-        list[Annotated[Source, _text('"NAME=https://..."', parse_source)]],
-        BeforeValidator(_opened_text),
+        list[Annotated[Source, text('"NAME=https://..."', parse_source)]],
+        BeforeValidator(opened_text),
     ] = []
     pools: list[PoolModel] = []
 

@@ -14,18 +14,8 @@ from relay.config import FileSpec, PoolSpec
 from relay.config_errors import ConfigProblems, Problem
 from relay.config_errors import Path as Place
 from relay.config_file import Document
-from relay.config_model import (
-    LONGEST_NAME,
-    Copies,
-    Domains,
-    FileModel,
-    Resolvers,
-    SmartPool,
-    SmartPoolModel,
-    Text,
-    described,
-    validated,
-)
+from relay.config_model import FileModel, Resolvers, SmartPool, SmartPoolModel, validated
+from relay.config_values import LONGEST_NAME, Copies, Domains, Text, described
 from relay.printable import counted
 from shared.printable import printable
 
