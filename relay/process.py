@@ -34,6 +34,7 @@ from relay.control.control_socket import ControlSocket, open_control
 from relay.control.status import ill_health, pool_counts, resolvers_status, worker_status
 from relay.discovery.service import Discovery
 from relay.endpoints import ListenAddress, ip_of
+from relay.fleet import Fleet
 from relay.listeners import Listeners
 from relay.notify import Notifier
 from relay.printable import counted
@@ -56,8 +57,6 @@ from relay.supervisor import (
     Stopping,
     Supervisor,
 )
-from relay.worker_process import Message, WorkerProcess
-from shared import layout
 from shared.board import Board
 from shared.errors import RelayError
 from shared.own_question import OwnQuestion
@@ -90,8 +89,6 @@ class Relay:
         self._machine = Supervisor(config.workers)
         self._listeners = Listeners(config.workers, config.steering)
         self._notifier = Notifier()
-        self._processes: dict[int, WorkerProcess] = {}
-        self._faults: dict[int, dict[int, str]] = {}
         self._started_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._next_look: asyncio.TimerHandle | None = None
@@ -100,6 +97,7 @@ class Relay:
         self._announcing: asyncio.Task[None] | None = None
         self._board: Board
         self._roster: Roster
+        self._fleet: Fleet
         self._own = OwnQuestion.new()
         self._discovery: Discovery
         self._control: ControlSocket
@@ -132,6 +130,15 @@ class Relay:
                 self.config, listens, self._own, self._look_up, self._send_roster
             )
             self._roster = Roster(self._board, listens, self._discovery.sizes)
+            self._fleet = Fleet(
+                self.config,
+                self._board,
+                self._listeners,
+                self._roster,
+                self._own,
+                ready=self._ready,
+                exited=self._exited,
+            )
             for index, pool in enumerate(pools):
                 self._roster.set_resolvers(index, pool.resolvers, time.monotonic())
                 if not pool.resolvers:
@@ -201,15 +208,14 @@ class Relay:
                     "listen": str(self.listen_address(index)),
                     **pool_counts(self._board, index),
                     "resolvers": resolvers_status(
-                        self._board, self._roster.pools[index], self._faults
+                        self._board, self._roster.pools[index], self._fleet.faults
                     ),
                     "discovery": self._discovery.status(index),
                 }
             )
-        workers = []
-        for worker in self._machine.workers:
-            process = self._processes.get(worker.index)
-            workers.append(worker_status(worker, process.pid if process else None))
+        workers = [
+            worker_status(worker, self._fleet.pid(worker.index)) for worker in self._machine.workers
+        ]
         return {
             "pid": os.getpid(),
             "version": __version__,
@@ -253,9 +259,7 @@ class Relay:
             await self._discovery.stop()
             if runner is not None:
                 await runner.cleanup()
-            for process in self._processes.values():
-                process.kill()
-                process.close()
+            self._fleet.close()
 
     async def _look_up(self, pool: int, address: ResolverAddress, in_vain: int) -> list[str]:
         """Resolve the name that a resolver of a pool needs."""
@@ -267,7 +271,7 @@ class Relay:
 
     def _look_at_states(self, states: StateLog) -> None:
         """Log what became of the resolvers, see to their names, and look again in a second."""
-        faulty = {slot for slot, said in self._faults.items() if said}
+        faulty = {slot for slot, said in self._fleet.faults.items() if said}
         self._roster.look_after(faulty, time.monotonic())
         names = (pool.name for pool in self.config.pools)
         for level, text in states.look(list(zip(names, self._roster.pools, strict=True))):
@@ -302,14 +306,11 @@ class Relay:
     def _carry_out(self, action: Action) -> None:
         match action:
             case Start(index):
-                self._start(index)
+                self._fleet.start(index)
             case Kill(index):
-                # It may be gone already, with its exit not yet told to the machine.
-                if process := self._processes.get(index):
-                    process.kill()
+                self._fleet.kill(index)
             case Drain(index, deadline_s):
-                if process := self._processes.get(index):
-                    process.send({"op": "drain", "deadline_s": deadline_s})
+                self._fleet.drain(index, deadline_s)
             case Steer(workers):
                 self._listeners.steer(workers)
             case HandOver(workers):
@@ -327,103 +328,17 @@ class Relay:
                 if self._machine.phase is Phase.SERVING:
                     self._notifier.status(self._summary())
 
-    def _start(self, index: int) -> None:
-        try:
-            self._processes[index] = WorkerProcess(
-                index,
-                self._board.fd,
-                self._listeners.descriptors(index),
-                lambda: self._opening(index),
-                self._heard,
-                self._ended,
-            )
-        except OSError as error:
-            cause = error.strerror or str(error)
-            self._happened(self._machine.exited(time.monotonic(), index, cause))
+    def _tick(self) -> None:
+        self._happened(self._machine.tick(time.monotonic(), self._fleet.beats()))
 
-    def _opening(self, index: int) -> list[Message]:
-        """Return what a worker is told first: its settings and descriptors, then every roster."""
-        label, proof = self._own.label.decode(), self._own.proof.decode()
-        pools = []
-        for number, (pool, sockets) in enumerate(
-            zip(self.config.pools, self._listeners.pools, strict=True)
-        ):
-            pools.append(
-                {
-                    "index": number,
-                    "settings": {
-                        **pool.settings.to_json(),
-                        "own_label": label,
-                        "own_proof": proof,
-                    },
-                    "udp_fds": [sockets.udp[index].fileno()],
-                    "tcp_fds": [sockets.tcp[index].fileno()],
-                }
-            )
-        setup = {
-            "op": "setup",
-            "index": index,
-            "workers": self.config.workers,
-            "log_level": self.config.log_level,
-            "log_format": self.config.log_format,
-            "pools": pools,
-        }
-        return [setup, *(self._roster_message(number) for number in range(len(pools)))]
+    def _ready(self, index: int) -> None:
+        self._happened(self._machine.ready(time.monotonic(), index))
 
-    def _roster_message(self, pool: int) -> Message:
-        entries = [entry.to_json() for entry in self._roster.entries(pool)]
-        return {"op": "roster", "pool": pool, "resolvers": entries}
-
-    def _send_roster(self, pool: int) -> None:
-        """Tell the workers; what they said of resolvers that left is forgotten."""
-        held = {
-            entry.slot
-            for index in range(len(self._roster.pools))
-            for entry in self._roster.entries(index)
-        }
-        for slot in self._faults.keys() - held:
-            del self._faults[slot]
-        message = self._roster_message(pool)
-        for process in self._processes.values():
-            process.send(message)
-
-    def _heard(self, process: WorkerProcess, message: Message) -> None:
-        index = process.index
-        if self._processes.get(index) is not process:
-            return
-        match message:
-            case {"op": "ready"}:
-                self._mark_living(index, living=True)
-                self._happened(self._machine.ready(time.monotonic(), index))
-            case {"op": "fault", "slot": int(slot), "reason": str(reason)}:
-                said = self._faults.setdefault(slot, {})
-                said[index] = reason
-                if not reason:
-                    del said[index]
-            case {"op": "drained"}:
-                pass  # its exit, which follows, says the same
-            case _:
-                log.warning("worker %d says something unknown: %s", index, message.get("op"))
-
-    def _ended(self, process: WorkerProcess, status: int) -> None:
-        index = process.index
-        if self._processes.get(index) is not process:
-            return
-        del self._processes[index]
-        process.close()
-        self._mark_living(index, living=False)
-        for said in self._faults.values():
-            said.pop(index, None)
+    def _exited(self, index: int, status: int | str) -> None:
         self._happened(self._machine.exited(time.monotonic(), index, status))
 
-    def _mark_living(self, index: int, *, living: bool) -> None:
-        position = self._board.at.worker(index) + layout.WORKER_LIVING
-        self._board.words[position] = int(living)
-
-    def _tick(self) -> None:
-        words, at = self._board.words, self._board.at
-        beats = [words[at.worker(k) + layout.WORKER_HEARTBEAT_AT] for k in range(at.workers)]
-        self._happened(self._machine.tick(time.monotonic(), beats))
+    def _send_roster(self, pool: int) -> None:
+        self._fleet.send_roster(pool)
 
     # -- the rest -------------------------------------------------------------------------------
 
