@@ -6,11 +6,9 @@ h2 takes 73 µs for a request and its response, its checks switched off, where t
 A request is a HEADERS frame (`http2_headers`) and, unless it is a GET, one DATA frame.
 
 What comes in is bounded. A frame is at most `MAX_FRAME_BYTES`, a header block `MAX_HEADER_BYTES` in
-at most `MAX_CONTINUATIONS` frames, a body `MAX_BODY_BYTES`; all bodies that are not complete fit
-together into the window of the connection, which is opened again only for those that are. Frames
-that bring no response forward are counted from one response to the next, `MAX_IDLE_FRAMES` at most.
-
-Each stream's own window is larger than the longest body, so it never needs to be opened again.
+at most `MAX_CONTINUATIONS` frames, a body `MAX_BODY_BYTES`, and all bodies together the window of
+the connection (`http2_flow`). Frames that bring no response forward are counted from one response
+to the next, `MAX_IDLE_FRAMES` at most.
 """
 
 from __future__ import annotations
@@ -22,18 +20,16 @@ from hpack import Decoder
 from hpack.exceptions import HPACKError
 
 from workers.engine.pending import Attempt
+from workers.transports.http2_flow import FlowControl
 from workers.transports.http2_frames import (
     ACK,
     CANCEL,
     COMPRESSION_ERROR,
-    CONNECTION_WINDOW,
     CONTINUATION,
     DATA,
-    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
-    FLOW_CONTROL_ERROR,
     FRAME_SIZE_ERROR,
     GOAWAY,
     HEAD,
@@ -64,7 +60,6 @@ from workers.transports.http2_frames import (
     error_name,
     frame,
     unpadded,
-    window_update,
 )
 from workers.transports.http2_headers import RequestHeaders
 from workers.transports.http_exchange import (
@@ -108,20 +103,16 @@ class Http2Session:
         "_block_flags",
         "_block_parts",
         "_block_stream",
-        "_blocked",
         "_decoder",
         "_early",
+        "_flow",
         "_greeted",
         "_headers",
         "_held",
         "_idle_frames",
         "_max_streams",
         "_out",
-        "_receive_window",
         "_sent_early",
-        "_stream_window",
-        "_to_open",
-        "_window",
         "closing",
         "ended",
         "exchanges",
@@ -134,17 +125,13 @@ class Http2Session:
         self._headers = RequestHeaders(target)
         self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
         self._out: list[bytes] = [PREFACE]
+        self._flow = FlowControl(self._out)
         self._held = b""
         self._greeted = False
         self._idle_frames = 0
         self._max_streams = REQUESTS_AT_FIRST
         self._early: deque[tuple[Attempt, bytes]] = deque()
         self._sent_early = 0
-        self._receive_window = CONNECTION_WINDOW
-        self._to_open = 0
-        self._window = DEFAULT_WINDOW
-        self._stream_window = DEFAULT_WINDOW
-        self._blocked: deque[Exchange] = deque()
         self._block: bytearray | None = None
         self._block_flags = 0
         self._block_parts = 0
@@ -166,7 +153,7 @@ class Http2Session:
         return (
             len(self.exchanges) + len(self._early) < self._max_streams
             and not self.closing
-            and len(self._blocked) < MAX_BLOCKED
+            and len(self._flow.blocked) < MAX_BLOCKED
         )
 
     @property
@@ -202,17 +189,7 @@ class Http2Session:
         if complete:
             self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream, block))
             return
-        size = len(message)
-        head = frame(HEADERS, END_HEADERS, stream, block)
-        if size > self._window or size > self._stream_window or size > MAX_FRAME_BYTES:
-            self._out.append(head)
-            exchange.unsent = message
-            exchange.window = self._stream_window
-            self._blocked.append(exchange)
-            self._unblock()
-            return
-        self._window -= size
-        self._out.append(head + frame(DATA, END_STREAM, stream, message))
+        self._flow.send(exchange, frame(HEADERS, END_HEADERS, stream, block), message)
 
     def ping(self) -> bool:
         """Ask for a sign of life; `pongs` counts the answers."""
@@ -231,22 +208,6 @@ class Http2Session:
         self._out.clear()
         return data
 
-    def _unblock(self) -> None:
-        """Send of the bodies that are waiting what the peer's windows let go."""
-        blocked = self._blocked
-        for _ in range(len(blocked)):
-            exchange = blocked.popleft()
-            stream = exchange.stream
-            while exchange.unsent:
-                size = min(len(exchange.unsent), MAX_FRAME_BYTES, self._window, exchange.window)
-                if size <= 0:
-                    blocked.append(exchange)
-                    break
-                piece, exchange.unsent = exchange.unsent[:size], exchange.unsent[size:]
-                self._window -= size
-                exchange.window -= size
-                self._out.append(frame(DATA, 0 if exchange.unsent else END_STREAM, stream, piece))
-
     def _give_up(self, exchange: Exchange, code: int) -> None:
         """End a request that needs no more of the server."""
         self._out.append(frame(RST_STREAM, 0, exchange.stream, WORD.pack(code)))
@@ -255,17 +216,7 @@ class Http2Session:
     def _forget(self, exchange: Exchange) -> None:
         """Take a request out of the books."""
         del self.exchanges[exchange.stream]
-        if exchange.unsent:
-            self._blocked.remove(exchange)
-        self._credit(len(exchange.body))
-
-    def _credit(self, size: int) -> None:
-        """Let the server send as much again, once it is worth a frame."""
-        self._to_open += size
-        if self._to_open >= CONNECTION_WINDOW // 4:
-            self._out.append(window_update(0, self._to_open))
-            self._receive_window += self._to_open
-            self._to_open = 0
+        self._flow.forget(exchange)
 
     # -- receiving --------------------------------------------------------------------------
 
@@ -338,21 +289,19 @@ class Http2Session:
 
     def _on_data(self, stream: int, flags: int, payload: bytes) -> None:
         size = len(payload)
-        self._receive_window -= size
-        if self._receive_window < 0:
-            raise Http2Error("more data than allowed", FLOW_CONTROL_ERROR)
+        self._flow.received(size)
         exchange = self._find(stream)
         if exchange is None:
             self._count_idle()
-            self._credit(size)
+            self._flow.credit(size)
             return
         if flags & PADDED:
             payload = unpadded(payload)
-            self._credit(size - len(payload))
+            self._flow.credit(size - len(payload))
         if not exchange.status:
             self._end_badly(exchange, MALFORMED, "a body before its header")
         elif not exchange.add(payload):
-            self._credit(len(payload))
+            self._flow.credit(len(payload))
             self._end_badly(exchange, OVERSIZE, "")
         elif flags & END_STREAM:
             self._complete(exchange)
@@ -463,15 +412,11 @@ class Http2Session:
             elif setting == MAX_CONCURRENT_STREAMS:
                 self._max_streams = min(value, MAX_STREAMS)
             elif setting == INITIAL_WINDOW_SIZE:
-                if value > MAX_WINDOW:
-                    raise Http2Error("a window is too large", FLOW_CONTROL_ERROR)
-                for exchange in self._blocked:
-                    exchange.window += value - self._stream_window
-                self._stream_window = value
+                self._flow.resize_streams(value)
             elif setting == MAX_FRAME_SIZE and not MAX_FRAME_BYTES <= value < 1 << 24:
                 raise Http2Error("its longest frame is out of range")
         self._out.append(frame(SETTINGS, ACK, 0, b""))
-        self._unblock()
+        self._flow.unblock()
 
     def _on_window_update(self, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -480,9 +425,7 @@ class Http2Session:
         if not more:
             raise Http2Error("a window opens by nothing")
         if not stream:
-            self._window += more
-            if self._window > MAX_WINDOW:
-                raise Http2Error("a window is too large", FLOW_CONTROL_ERROR)
+            self._flow.open(more)
         else:
             exchange = self._find(stream)
             if exchange is None or not exchange.unsent:
@@ -490,7 +433,7 @@ class Http2Session:
             exchange.window += more
             if exchange.window > MAX_WINDOW:
                 self._end_badly(exchange, MALFORMED, "a window that is too large")
-        self._unblock()
+        self._flow.unblock()
 
     def _on_reset(self, stream: int, payload: bytes) -> None:
         if len(payload) != 4:
