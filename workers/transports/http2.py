@@ -5,10 +5,10 @@ h2 takes 73 µs for a request and its response, its checks switched off, where t
 
 A request is a HEADERS frame (`http2_headers`) and, unless it is a GET, one DATA frame.
 
-What comes in is bounded. A frame is at most `MAX_FRAME_BYTES`, a header block `MAX_HEADER_BYTES` in
-at most `MAX_CONTINUATIONS` frames, a body `MAX_BODY_BYTES`, and all bodies together the window of
-the connection (`http2_flow`). Frames that bring no response forward are counted from one response
-to the next, `MAX_IDLE_FRAMES` at most.
+What comes in is bounded. A frame is at most `MAX_FRAME_BYTES`, a header block `MAX_HEADER_BYTES`
+(`http2_response_headers`), a body `MAX_BODY_BYTES`, and all bodies together the window of the
+connection (`http2_flow`). Frames that bring no response forward are counted from one response to
+the next, `MAX_IDLE_FRAMES` at most.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from hpack import Decoder
-from hpack.exceptions import HPACKError
-
 from workers.engine.pending import Attempt
 from workers.transports.http2_flow import FlowControl
 from workers.transports.http2_frames import (
     ACK,
     CANCEL,
-    COMPRESSION_ERROR,
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -47,7 +43,6 @@ from workers.transports.http2_frames import (
     PING,
     PING_DATA,
     PREFACE,
-    PRIORITY,
     PROTOCOL_ERROR,
     PUSH_PROMISE,
     REFUSED_STREAM,
@@ -62,10 +57,10 @@ from workers.transports.http2_frames import (
     unpadded,
 )
 from workers.transports.http2_headers import RequestHeaders
+from workers.transports.http2_response_headers import Fields, ResponseHeaders, read_fields
 from workers.transports.http_exchange import (
     ANSWERED,
     MALFORMED,
-    MAX_HEADER_BYTES,
     OVERSIZE,
     RESET,
     UNSERVED,
@@ -73,8 +68,6 @@ from workers.transports.http_exchange import (
     Target,
 )
 
-MAX_CONTINUATIONS: Final = 8
-MAX_LENGTH_DIGITS: Final = 9
 MAX_SETTINGS: Final = 64
 """Settings in one frame; the protocol knows less than ten."""
 
@@ -99,11 +92,6 @@ class Http2Session:
     """The client's side of one connection. See the module and `http_exchange.Session`."""
 
     __slots__ = (
-        "_block",
-        "_block_flags",
-        "_block_parts",
-        "_block_stream",
-        "_decoder",
         "_early",
         "_flow",
         "_greeted",
@@ -112,6 +100,7 @@ class Http2Session:
         "_idle_frames",
         "_max_streams",
         "_out",
+        "_responses",
         "_sent_early",
         "closing",
         "ended",
@@ -123,7 +112,7 @@ class Http2Session:
 
     def __init__(self, target: Target) -> None:
         self._headers = RequestHeaders(target)
-        self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
+        self._responses = ResponseHeaders()
         self._out: list[bytes] = [PREFACE]
         self._flow = FlowControl(self._out)
         self._held = b""
@@ -132,10 +121,6 @@ class Http2Session:
         self._max_streams = REQUESTS_AT_FIRST
         self._early: deque[tuple[Attempt, bytes]] = deque()
         self._sent_early = 0
-        self._block: bytearray | None = None
-        self._block_flags = 0
-        self._block_parts = 0
-        self._block_stream = 0
         self.exchanges: dict[int, Exchange] = {}
         self.ended: list[Exchange] = []
         self.left: list[Attempt] = []
@@ -251,7 +236,8 @@ class Http2Session:
             position = end
             stream &= MAX_STREAM_ID
             payload = data[start:end]
-            if self._block is not None and (kind != CONTINUATION or stream != self._block_stream):
+            unfinished = self._responses.stream
+            if unfinished is not None and (kind != CONTINUATION or stream != unfinished):
                 raise Http2Error("header fields are interrupted")
             if not self._greeted:
                 if kind != SETTINGS or flags & ACK:
@@ -309,39 +295,17 @@ class Http2Session:
             self._count_idle()
 
     def _on_headers(self, stream: int, flags: int, payload: bytes) -> None:
-        if flags & PADDED:
-            payload = unpadded(payload)
-        if flags & PRIORITY:
-            if len(payload) < 5:
-                raise Http2Error("a frame is too short", FRAME_SIZE_ERROR)
-            payload = payload[5:]
-        if flags & END_HEADERS:
-            self._on_block(stream, flags, payload)
-            return
-        self._block = bytearray(payload)
-        self._block_stream = stream
-        self._block_flags = flags
-        self._block_parts = 0
+        fields = self._responses.begin(stream, flags, payload)
+        if fields is not None:
+            self._on_fields(stream, flags, fields)
 
-    def _on_continuation(self, flags: int, payload: bytes) -> None:
-        block = self._block
-        if block is None:
-            raise Http2Error("header fields without a beginning")
-        block += payload
-        self._block_parts += 1
-        if len(block) > MAX_HEADER_BYTES or self._block_parts > MAX_CONTINUATIONS:
-            raise Http2Error("header fields are too long", ENHANCE_YOUR_CALM)
-        if flags & END_HEADERS:
-            self._block = None
-            self._on_block(self._block_stream, self._block_flags, bytes(block))
+    def _on_continuation(self, stream: int, flags: int, payload: bytes) -> None:
+        fields = self._responses.go_on(flags, payload)
+        if fields is not None:
+            self._on_fields(stream, self._responses.flags, fields)
 
-    def _on_block(self, stream: int, flags: int, block: bytes) -> None:
+    def _on_fields(self, stream: int, flags: int, fields: Fields) -> None:
         """Take in complete header fields: of a response, an interim response or trailers."""
-        try:
-            fields = self._decoder.decode(block, raw=True)
-        except (HPACKError, IndexError, ValueError) as error:
-            # Also of a stream that is over: its fields may have entered the table.
-            raise Http2Error("header fields cannot be decoded", COMPRESSION_ERROR) from error
         exchange = self._find(stream)
         if exchange is None:
             self._count_idle()
@@ -352,16 +316,7 @@ class Http2Session:
             else:
                 self._end_badly(exchange, MALFORMED, "two headers")
             return
-        status = b""
-        content_type = b""
-        length = -1
-        for name, value in fields:
-            if name == b":status":
-                status = value
-            elif name == b"content-type":
-                content_type = value
-            elif name == b"content-length":
-                length = int(value) if value.isdigit() and len(value) <= MAX_LENGTH_DIGITS else -2
+        status, content_type, length = read_fields(fields)
         if len(status) != 3 or not status.isdigit():
             self._end_badly(exchange, MALFORMED, "no status")
         elif status < b"200":
@@ -378,7 +333,7 @@ class Http2Session:
     def _on_control(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
         """Take in a frame that is not of a response. Kinds that are not known are passed over."""
         if kind == CONTINUATION:
-            self._on_continuation(flags, payload)
+            self._on_continuation(stream, flags, payload)
             return
         self._count_idle()
         if kind == SETTINGS:
