@@ -103,6 +103,8 @@ class PoolScores:
         self.entries: dict[str, Score] = {}
         self.changed = False
         """Whether there is something that is not in the file."""
+        self._parsed: dict[str, ResolverAddress] = {}
+        """What the keys of those that were good at the last look stand for."""
 
     def value(self, address: ResolverAddress) -> float:
         """Return the score of an address now."""
@@ -117,23 +119,24 @@ class PoolScores:
         return score.longest_name, score.largest_reply if score.drops_larger else 0
 
     def good(self) -> list[ResolverAddress]:
-        """Return the addresses that were good, the best first, of equals the fastest."""
+        """Return the addresses that were good, the best first, of equals the fastest.
+
+        Scores that are the same to one decimal are equal: they decay from different seconds.
+        """
         now = self._clock()
         ranked = sorted(
-            (-score.at(now), score.latency_ms, key)
+            (-round(value, 1), score.latency_ms, key)
             for key, score in self.entries.items()
-            if score.at(now) >= GOOD
+            if (value := score.at(now)) >= GOOD
         )
-        found = []
+        parsed: dict[str, ResolverAddress] = {}
         for _, _, key in ranked:
             try:
-                address = parse(key)
+                parsed[key] = self._parsed.get(key) or parse(key)
             except AddressError:
                 del self.entries[key]  # from a file that somebody wrote by hand
-                continue
-            if not address.is_auto:
-                found.append(address)
-        return found
+        self._parsed = parsed
+        return [address for address in parsed.values() if not address.is_auto]
 
     def bad(self) -> frozenset[str]:
         """Return the keys of those that are asked last."""

@@ -105,6 +105,33 @@ def test_scores_good_are_ranked_by_score_then_speed_and_bad_are_known() -> None:
     assert pool.bad() == {str(address(4))}
 
 
+def test_scores_good_of_equal_score_to_one_decimal_begin_with_the_fastest() -> None:
+    clock = Clock()
+    pool = PoolScores(clock)
+    for number in (1, 2, 3):  # the fastest was checked first, so its score has decayed the most
+        pool.checked(verdict(number, latency_s=0.01 * number))
+        clock.now += 600
+    assert pool.value(address(1)) < pool.value(address(3))
+    assert pool.good() == [address(1), address(2), address(3)]
+
+
+def test_scores_good_reads_a_key_once_and_forgets_it_with_the_good_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(scores_module, "parse", lambda key: (read.append(key), parse(key))[1])
+    pool = PoolScores(Clock())
+    for number in (1, 2):
+        pool.checked(verdict(number))
+    assert pool.good() == pool.good() == [address(1), address(2)]
+    assert read == [str(address(1)), str(address(2))]
+    pool.went_down(address(1))
+    assert pool.good() == [address(2)]
+    pool.checked(verdict(1))
+    assert pool.good() == [address(1), address(2)]
+    assert read[2:] == [str(address(1))]
+
+
 def test_scores_have_one_entry_for_every_spelling_and_way() -> None:
     pool = PoolScores(Clock())
     pool.checked(Verdict(parse("udp://[2001:DB8:0::1]:53"), True, Stage.PLAIN))
