@@ -1,4 +1,4 @@
-"""Fixtures for tests with real programs: a folder for their logs, and the logs on failure."""
+"""Fixtures that many modules use: a folder, certificates, and the logs of programs on failure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import tempfile
 import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.rig.process import forget_ended, log_tail, logs_to_show, stop_everything
+
+if TYPE_CHECKING:
+    from tests.rig.certs import Authority, Certificate
 
 # The relay is started hundreds of times: where Python is told to keep no bytecode, every process of
 # it compiles the package anew, which is a third of its start.
@@ -37,6 +41,23 @@ OURS = ("relay", "workers", "shared")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for one test's programs, with a path short enough for a Unix socket in it."""
     return tmp_path_factory.mktemp("w")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs the certificates of a module's servers."""
+    from tests.rig.certs import Authority  # slow to import, and most modules need none
+
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def good(authority: Authority) -> Certificate:
+    """A certificate for the name and the address of `tests.loopback`'s servers."""
+    from tests.loopback import HOST
+    from tests.rig.certs import HOST as NAME
+
+    return authority.issue([NAME, HOST])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.loopback import Asked, Shell
-from tests.rig.certs import Authority
+from tests.rig.certs import HOST, Authority
 from tests.rig.doh_server import (
     DohServer,
 )
@@ -16,7 +16,7 @@ from workers.settings import ResolverEntry
 from workers.transports.doh import DohConnection
 
 NOERROR = 0
-NAME = "dns.rig"
+NAME = HOST
 
 
 def entry(server: DohServer, authority: Authority, **fields: Any) -> ResolverEntry:

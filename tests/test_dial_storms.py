@@ -21,16 +21,6 @@ MOST_DIALS = 8
 """Pauses double from 0.05 s to 1 s: about six dials in this time, and two that began at once."""
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def good(authority: Authority) -> Certificate:
-    return authority.issue([NAME, HOST])
-
-
 async def dials_of(shell: Shell) -> int:
     """Ask steadily; return how many dials that took."""
     before = shell.stream().dials

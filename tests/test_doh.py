@@ -43,16 +43,6 @@ from workers.transports.http_exchange import Target
 VERSIONS = pytest.mark.parametrize("alpn", ["h2", "http/1.1"])
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def good(authority: Authority) -> Certificate:
-    return authority.issue([NAME, HOST])
-
-
 # -- asking -------------------------------------------------------------------------------------
 
 

@@ -34,11 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder)
-
-
-@pytest.fixture(scope="module")
 def good(authority: Authority) -> Certificate:
     return authority.issue()
 

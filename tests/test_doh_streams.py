@@ -9,7 +9,6 @@ from time import monotonic
 import pytest
 
 from tests.doh_shell import (
-    NAME,
     NOERROR,
     ask_many,
     connections,
@@ -41,17 +40,6 @@ from workers.transports.http2_frames import (
     frame,
     settings,
 )
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def good(authority: Authority) -> Certificate:
-    return authority.issue([NAME, HOST])
-
 
 # -- what a server does with its streams --------------------------------------------------------
 

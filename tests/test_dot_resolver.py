@@ -25,6 +25,7 @@ from tests.loopback import (
     settle,
     until,
 )
+from tests.rig.certs import HOST as NAME
 from tests.rig.certs import Authority, Certificate
 from tests.rig.wire import SERVFAIL, query_wire, reply_of_size, reply_wire
 from workers.settings import ResolverEntry
@@ -32,17 +33,6 @@ from workers.transports import dial, tls
 from workers.transports.channel import TlsChannel
 
 NOERROR = 0
-NAME = "dns.rig"
-
-
-@pytest.fixture
-def authority(workdir: Path) -> Authority:
-    return Authority(workdir)
-
-
-@pytest.fixture
-def good(authority: Authority) -> Certificate:
-    return authority.issue([NAME, HOST])
 
 
 def dot(

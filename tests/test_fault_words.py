@@ -134,16 +134,6 @@ def test_proxy_that_throws_a_name_back_is_told_of_without_it(
     run()
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def good(authority: Authority) -> Certificate:
-    return authority.issue([NAME, HOST])
-
-
 def goaway(asked: HttpAsked) -> None:
     assert isinstance(asked.link, Http2Link)
     asked.link.raw((8 + len(ESCAPE)).to_bytes(3, "big") + bytes((7, 0, 0, 0, 0, 0)) + bytes(8))

@@ -140,11 +140,6 @@ async def _silent(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
 def server(authority: Authority) -> Iterator[Web]:
     with Web(authority.issue().context()).running() as running:
         yield running

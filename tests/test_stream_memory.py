@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.loopback import Link, Shell, TcpPeer, on_loop, settle, until
+from tests.rig.certs import HOST as NAME
 from tests.rig.certs import Authority, Certificate
 from workers.settings import ResolverEntry
 from workers.transports import stream_resolver
 from workers.transports.channel import TlsChannel
 from workers.transports.dial import LOOKS
 
-NAME = "dns.rig"
 NOERROR = 0
 WARM_UP = 20
 ROUNDS = 120
@@ -56,11 +56,6 @@ def no_collection() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
 
 
 def context_of(certificate: Certificate, *, resumes: bool) -> ssl.SSLContext:

@@ -25,16 +25,6 @@ from workers.transports import dial, doh
 PER_ATTEMPT_S = 0.3
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def good(authority: Authority) -> Certificate:
-    return authority.issue([NAME, HOST])
-
-
 @contextlib.asynccontextmanager
 async def server_of(
     kind: str, authority: Authority, certificate: Certificate
