@@ -6,6 +6,7 @@ delivered is dropped, because no service manager is worth a stopped relay.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -53,6 +54,12 @@ class Notifier:
     def watchdog(self) -> None:
         """Say that the service is alive; due at least every `watchdog_s`."""
         self._send("WATCHDOG=1")
+
+    async def feed_watchdog(self) -> None:
+        """Say so in time, for ever. Only with a watchdog."""
+        while True:
+            self.watchdog()
+            await asyncio.sleep(self.watchdog_s / 2)
 
     def close(self) -> None:
         """Close the socket."""

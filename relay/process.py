@@ -240,7 +240,7 @@ class Relay:
             watching = self._roster.watch_names(self._send_roster, self._look_up)
             background.append(self._loop.create_task(watching))
             if self._notifier.watchdog_s:
-                background.append(self._loop.create_task(self._feed_watchdog()))
+                background.append(self._loop.create_task(self._notifier.feed_watchdog()))
             # Slow to import, and the workers are on their way meanwhile.
             self._discovery.start(self._board, self._roster)
             from relay.control.app import make_app, serve_app
@@ -371,11 +371,6 @@ class Relay:
         workers = self._machine.workers
         ready = sum(worker.state is State.READY for worker in workers)
         return f"{ready} of {len(workers)} workers ready"
-
-    async def _feed_watchdog(self) -> None:
-        while True:
-            self._notifier.watchdog()
-            await asyncio.sleep(self._notifier.watchdog_s / 2)
 
 
 def serve(config: Config, reload: Reload | None = None) -> int:
