@@ -195,6 +195,17 @@ def _command(text: str) -> str:
     return command
 
 
+def _size_question(text: str) -> str:
+    # Seldom there, and every start would pay for it.
+    from relay.discovery.check_sizes import size_question
+
+    try:
+        size_question(text)
+    except ValueError as error:
+        raise BadValue(str(error), text=text) from None
+    return text
+
+
 def _state_path(text: str, base: Path) -> Path:
     return base / no_controls(text, 4096)
 
@@ -321,6 +332,10 @@ class DiscoveryModel(_Strict):
         list[Annotated[str, _choice(DISCOVERY_SOURCES)]], BeforeValidator(_opened_text)
     ] = list(DISCOVERY_SOURCES)
     check_command: Annotated[str | None, _text("a command", _command)] = None
+    size_questions: Annotated[
+        list[Annotated[str, _text("a name and a type of record", _size_question)]],
+        BeforeValidator(_opened_text),
+    ] = []
 
     def settings(self) -> DiscoverySettings:
         """Return the fields under the names that the rest of the relay has for them."""
@@ -332,6 +347,7 @@ class DiscoveryModel(_Strict):
             pace_s=self.pace,
             sources=tuple(dict.fromkeys(self.sources)),
             check_command=self.check_command,
+            size_questions=tuple(self.size_questions),
         )
 
 
