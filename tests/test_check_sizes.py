@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,7 +25,10 @@ from relay.discovery.verdict import ReplySizes
 from shared.own_question import OwnQuestion
 from tests.loopback import on_loop
 from tests.rig.farm import ZONES, Farm
-from tests.rig.wire import TYPE_TXT, record_wire, reply_wire, txt_data
+from tests.rig.net import why_not_installed
+from tests.rig.servers import Nsd
+from tests.rig.wire import TYPE_A, TYPE_TXT, record_wire, reply_wire, txt_data
+from tests.rig.zone import Record, Zone
 from tests.test_checks import checked
 
 PLAN = CheckPlan(OwnQuestion.new(), names=("example.com",), timeout_s=0.6)
@@ -231,3 +236,35 @@ async def test_check_where_the_large_names_are_blocked_knows_no_limit(farm: Farm
     asked = (". DNSKEY", "blocked.example TXT", "blocked.invalid TXT")
     (verdict,) = await checked(replace(PLAN, size_questions=asked), farm.at(host))
     assert (verdict.fitness.replies.steps, verdict.fitness.replies.limit) == ((True, True, None), 0)
+
+
+@pytest.mark.skipif(bool(why_not_installed("nsd")), reason=why_not_installed("nsd"))
+def test_check_measures_a_real_server_by_what_it_is_set_to(tmp_path: Path) -> None:
+    """nsd cuts what is larger than its EDNS size, and brings it whole over TCP."""
+    address = bytes((9, 9, 9, 9))
+    records = [Record("example.com", TYPE_A, address)] + [
+        Record(f"text-{size}.com", TYPE_TXT, txt_data(size)) for size in (440, 1_150, 3_900)
+    ]
+    zone = Zone("com", records, wildcard_text_bytes=None)
+    own = tuple(f"text-{size}.com TXT" for size in (3_900, 1_150, 440))
+    plan = replace(PLAN, size_questions=own, timeout_s=2.0)
+    expected = {
+        512: ((True, False, False), 512),
+        1_232: ((True, True, False), 1_232),
+        4_096: ((True, True, True), 0),
+    }
+    with ExitStack() as stack:
+        servers = {
+            size: stack.enter_context(Nsd([zone], workdir=tmp_path, edns_size_bytes=size))
+            for size in expected
+        }
+
+        @on_loop
+        async def run() -> None:
+            verdicts = await checked(plan, *(str(each.address) for each in servers.values()))
+            for (size, wanted), verdict in zip(expected.items(), verdicts, strict=True):
+                replies = verdict.fitness.replies
+                assert verdict.passed, (size, verdict)
+                assert (replies.steps, replies.limit) == wanted, (size, replies)
+
+        run()
