@@ -52,6 +52,8 @@ class DiscoverySettings:
     """Where candidates come from, in this order."""
     check_command: str | None = None
     """A test of the user's own, a command with places for the resolver's address."""
+    size_questions: tuple[str, ...] = ()
+    """Names and types of questions with large replies; empty: those that the checks know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from relay.config_values import (
     Country,
     Domains,
     ServerName,
+    SizeQuestion,
     StatePath,
     Switch,
     Text,
@@ -158,6 +159,7 @@ class DiscoveryModel(_Strict):
         list[Annotated[str, choice(DISCOVERY_SOURCES)]], BeforeValidator(opened_text)
     ] = list(DISCOVERY_SOURCES)
     check_command: CheckCommand = None
+    size_questions: Annotated[list[SizeQuestion], BeforeValidator(opened_text)] = []
 
     def settings(self) -> DiscoverySettings:
         """Return the fields under the names that the rest of the relay has for them."""
@@ -169,6 +171,7 @@ class DiscoveryModel(_Strict):
             pace_s=self.pace,
             sources=tuple(dict.fromkeys(self.sources)),
             check_command=self.check_command,
+            size_questions=tuple(self.size_questions),
         )
 
 

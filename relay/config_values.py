@@ -186,6 +186,17 @@ def _command(text: str) -> str:
     return command
 
 
+def _size_question(text: str) -> str:
+    # Seldom there, and every start would pay for it.
+    from relay.discovery.check_sizes import size_question
+
+    try:
+        size_question(text)
+    except ValueError as error:
+        raise BadValue(str(error), text=text) from None
+    return text
+
+
 def _state_path(text: str, base: Path) -> Path:
     return base / no_controls(text, 4096)
 
@@ -224,6 +235,7 @@ Bootstrap = Annotated[
 CaFile = Annotated[str, based("a path", _ca_file)]
 CheckCommand = Annotated[str | None, text("a command", _command)]
 ServerName = Annotated[str, text("a host name", _server_name)]
+SizeQuestion = Annotated[str, text("a name and a type of record", _size_question)]
 StatePath = Annotated[Path | None, based("a path", _state_path)]
 UrlPath = Annotated[str, text("a path", _path)]
 Workers = Annotated[int | None, PlainValidator(_workers)]

@@ -75,8 +75,8 @@ class Score:
     """Octets of the longest name that it answered; 0: not known."""
     largest_reply: int = 0
     """Octets of the largest reply that came through it whole; 0: not known."""
-    drops_larger: bool = False
-    """Whether a larger one did not."""
+    reply_limit: int = 0
+    """Octets of the largest reply that passes, where larger ones do not; 0: no limit known."""
     latency_ms: float = 0.0
 
     def at(self, now: float) -> float:
@@ -90,7 +90,7 @@ class Score:
             "seen": self.seen,
             "longest_name": self.longest_name,
             "largest_reply": self.largest_reply,
-            "drops_larger": self.drops_larger,
+            "reply_limit": self.reply_limit,
             "latency_ms": round(self.latency_ms, 3),
         }
 
@@ -112,11 +112,11 @@ class PoolScores:
         return score.at(self._clock()) if score else 0.0
 
     def sizes(self, address: ResolverAddress) -> tuple[int, int]:
-        """Return the longest name and the largest reply that it lets through; 0: no known limit."""
+        """Return the longest name and the largest reply that it lets through; 0: no limit known."""
         score = self.entries.get(key_of(address))
         if score is None:
             return 0, 0
-        return score.longest_name, score.largest_reply if score.drops_larger else 0
+        return score.longest_name, score.reply_limit
 
     def good(self) -> list[ResolverAddress]:
         """Return the addresses that were good, the best first, of equals the fastest.
@@ -312,9 +312,9 @@ def _sizes(fitness: Fitness) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     if fitness.longest_name:
         sizes["longest_name"] = min(fitness.longest_name, _LONGEST_NAME)
-    if fitness.largest_reply:
-        sizes["largest_reply"] = min(fitness.largest_reply, _LARGEST_REPLY)
-        sizes["drops_larger"] = fitness.drops_larger
+    if fitness.replies.largest:
+        sizes["largest_reply"] = min(fitness.replies.largest, _LARGEST_REPLY)
+        sizes["reply_limit"] = min(fitness.replies.limit, _LARGEST_REPLY)
     return sizes
 
 
@@ -332,7 +332,7 @@ def _entries(value: object, now: float) -> dict[str, Score]:
             seen=seen,
             longest_name=int(_number(fields, "longest_name", 0, _LONGEST_NAME)),
             largest_reply=int(_number(fields, "largest_reply", 0, _LARGEST_REPLY)),
-            drops_larger=fields.get("drops_larger") is True,
+            reply_limit=int(_number(fields, "reply_limit", 0, _LARGEST_REPLY)),
             latency_ms=_number(fields, "latency_ms", 0, _LONGEST_LATENCY_MS),
         )
     return bounded(found, now)

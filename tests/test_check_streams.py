@@ -26,7 +26,7 @@ from tests.rig.wire import record_wire, reply_wire
 from tests.test_checks import checked
 
 OWN = OwnQuestion.new()
-PLAN = CheckPlan(OWN, names=("a.load.rig",), sizes=(("x.t.rig", "TXT"),), timeout_s=2.0)
+PLAN = CheckPlan(OWN, names=("a.load.rig",), size_questions=("x.t.rig TXT",), timeout_s=2.0)
 
 
 def sound(wire: bytes) -> bytes:
@@ -179,7 +179,7 @@ async def test_streams_of_many_candidates_are_bounded(tmp_path: Path) -> None:
         verdicts = await checked(plan, *(f"tcp://{farm.at(host)}" for host in hosts))
         watching.cancel()
     assert all(verdict.passed for verdict in verdicts)
-    assert all(verdict.fitness.largest_reply for verdict in verdicts)
+    assert all(verdict.fitness.replies.largest for verdict in verdicts)
     assert 10 < most <= MOST_STREAMS + 8
 
 

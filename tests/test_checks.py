@@ -23,7 +23,7 @@ from tests.rig.wire import record_wire, reply_wire
 
 OWN = OwnQuestion.new()
 PLAN = CheckPlan(OWN, names=("example.com", "wikipedia.org"), timeout_s=0.6)
-SIZES = tuple((f"text-{size}.example.com", "TXT") for size in (600, 1_300, 3_900))
+SIZES = tuple(f"text-{size}.example.com TXT" for size in (600, 1_300, 3_900))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ async def test_check_of_every_kind_gives_its_stage_reason_and_fitness(farm: Farm
     hosts = farm.hosts(len(EXPECTED))
     for host, (kind, traits, _, _) in zip(hosts, EXPECTED, strict=True):
         farm.set(host, kind, **traits)
-    plan = replace(PLAN, sizes=SIZES)
+    plan = replace(PLAN, size_questions=SIZES)
     verdicts = await checked(plan, *map(farm.at, hosts))
     found = {kind: verdict for (kind, *_), verdict in zip(EXPECTED, verdicts, strict=True)}
     for kind, _, stage, reason in EXPECTED:
@@ -103,15 +103,15 @@ async def test_check_of_every_kind_gives_its_stage_reason_and_fitness(farm: Farm
     assert works.edns
     assert works.txt
     assert works.longest_name == 253
-    assert works.largest_reply > 3_900
-    assert not works.drops_larger
+    assert works.replies.largest > 3_900
+    assert works.replies.limit == 0
     assert fitness["recasing"].keeps_case is False
     assert fitness["no_edns"].edns is False
-    assert fitness["no_edns"].drops_larger
+    assert fitness["no_edns"].replies.steps[1:] == (False, False)
     assert fitness["dropping_long"].longest_name == 140
     for kind in ("dropping_large", "cutting_large"):
-        assert 600 < fitness[kind].largest_reply < 900
-        assert fitness[kind].drops_larger
+        assert 600 < fitness[kind].replies.largest < 900
+        assert fitness[kind].replies.steps == (True, True, False)
 
 
 @on_loop
@@ -320,7 +320,7 @@ def test_plan_that_makes_no_sense_is_an_error() -> None:
         ({"names": ("a..b",)}, "empty label"),
         ({"domain": "a" * 64}, "63 octets"),
         ({"command": "'"}, "No closing quotation"),
-        ({"sizes": ((".", "NOTYPE"),)}, "NOTYPE is no type"),
+        ({"size_questions": (". NOTYPE",)}, "expected a name and a type"),
     ]
     for wrong, words in cases:
         plan = replace(PLAN, **wrong)

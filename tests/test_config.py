@@ -228,6 +228,10 @@ def test_load_discovery_and_lists_as_the_file_and_the_flags_say(tmp_path: Path) 
     settings = found.pools[0].discovery
     assert (settings.sources, settings.check_command) == (("lists",), "try {resolver}")
     assert (settings.country, settings.want) == ("TR", 4)
+    assert settings.size_questions == ()
+    asked = smart_with(discovery={"size_questions": ["a.example TXT", ". DNSKEY"]})
+    (pool,) = loaded(tmp_path, asked).config.pools
+    assert pool.discovery.size_questions == ("a.example TXT", ". DNSKEY")
     assert loaded(tmp_path, content, Flags(want=7)).config.pools[0].discovery.want == 7
 
 
@@ -380,6 +384,10 @@ def test_load_relative_paths_are_taken_from_the_files_folder(tmp_path: Path) -> 
         (smart_with(discovery={"country": "İR"}), "an ISO country code of two letters"),
         (smart_with(discovery={"sources": ["list"]}), 'sources[0]: "list" is not known; did you'),
         (smart_with(discovery={"check_command": 'try "x'}), "is no command: no closing quotation"),
+        (
+            smart_with(discovery={"size_questions": ["a.example TXT", "a.example"]}),
+            'size_questions[1]: "a.example": expected a name and a type of record, such as',
+        ),
         ({"lists": ["http://lists.example/a"]}, "a source is written NAME=https://HOST/PATH"),
         ({"lists": ["a=http://lists.example/a"]}, "a list is fetched from https://HOST/PATH"),
         (smart_with(discovery={"pace": "2m"}), '"2m": expected a duration from 0 to 1m'),

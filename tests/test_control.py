@@ -190,12 +190,17 @@ def test_status_of_a_resolver_sums_workers_and_converts_units(board: Board, rost
     words[at.resolver(0) + layout.RESOLVER_LATENCY] = 12_500_000
     words[at.resolver(0) + layout.RESOLVER_LOSS] = 250_000
     words[at.resolver(0) + layout.RESOLVER_CEILING] = 30_500_000
-    assert resolver_status(board, roster.pools[0][0], {0: {1: "no route to host"}}) == {
+    (member, *_) = roster.pools[0]
+    assert member.entry is not None
+    member.entry = replace(member.entry, longest_name=120, largest_reply=1_232)
+    assert resolver_status(board, member, {0: {1: "no route to host"}}) == {
         "address": "udp://1.1.1.1:53",
         "state": "in_use",
         "latency_ms": 12.5,
         "loss": 0.25,
         "ceiling_qps": 30.5,
+        "longest_name": 120,
+        "largest_reply": 1_232,
         "sent": 123,
         "answered": 90,
         "refused": 0,
@@ -208,8 +213,8 @@ def test_status_of_a_resolver_sums_workers_and_converts_units(board: Board, rost
 def test_status_of_a_resolver_never_asked_knows_nothing(board: Board, roster: Roster) -> None:
     shown = resolver_status(board, roster.pools[0][0], {})
     assert shown["state"] == "fresh"
-    unknown = ("latency_ms", "loss", "ceiling_qps", "fault")
-    assert [shown[name] for name in unknown] == [None] * 4
+    unknown = ("latency_ms", "loss", "ceiling_qps", "longest_name", "largest_reply", "fault")
+    assert [shown[name] for name in unknown] == [None] * 6
 
 
 def test_status_of_a_name_without_an_address_is_down(board: Board, roster: Roster) -> None:

@@ -13,14 +13,21 @@ from relay.discovery import finder as finder_module
 from relay.discovery.candidates import Candidates, Listed, Places
 from relay.discovery.finder import Finder, Phase
 from relay.discovery.members import Standing
-from relay.discovery.verdict import Fitness, Stage, Verdict
+from relay.discovery.verdict import Fitness, ReplySizes, Stage, Verdict
 from relay.resolver_address import ResolverAddress, parse
 from relay.scores import PoolScores
 from workers.engine.health import State
 
-WORKING = Verdict(parse("192.0.2.1"), True, Stage.TUNNEL, latency_s=0.01, asked=3, answered=3,
-                  honest=True, fitness=Fitness(longest_name=253, largest_reply=1232,
-                                               drops_larger=True))  # fmt: skip
+WORKING = Verdict(
+    parse("192.0.2.1"),
+    True,
+    Stage.TUNNEL,
+    latency_s=0.01,
+    asked=3,
+    answered=3,
+    honest=True,
+    fitness=Fitness(longest_name=253, replies=ReplySizes(1232, 2700)),
+)
 DEAD = Verdict(parse("192.0.2.1"), False, Stage.PLAIN, "no answer", asked=3)
 LIAR = Verdict(parse("192.0.2.1"), False, Stage.HONESTY, "lies", asked=2, answered=2, honest=False)
 NO_TUNNEL = Verdict(parse("192.0.2.1"), False, Stage.TUNNEL, "no answer comes back", asked=3,

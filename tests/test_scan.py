@@ -90,14 +90,14 @@ def test_scan_of_a_list_ranks_who_passes_and_sums_up_the_rest(farm: Farm, tmp_pa
     assert " ".join(rows[0]) == "resolver kind latency loss name/reply honest tunnel score"
     assert {row[0] for row in rows[1:]} == {farm.at(host) for host in [*hosts[::10], hosts[2]]}
     assert rows[-1][0] == farm.at(hosts[2])  # the slowest, of equal scores
-    assert rows[1][4:] == ["0%", "253/1140", "yes", "-", "2.0"]
+    assert rows[1][4:] == ["0%", "253/4096", "yes", "-", "2.0"]
     told = [line.split(None, 2) for line in failures.splitlines()[1:]]
     assert [(line[0], line[1], line[2].strip()) for line in told] == [
         ("47", "plain", "answers REFUSED"),
         ("6", "honesty", "lies: answers a name that does not exist"),
     ]
     scores = saved(state)
-    assert scores[f"udp://{farm.at(hosts[0])}"]["largest_reply"] == 1140
+    assert scores[f"udp://{farm.at(hosts[0])}"]["largest_reply"] == 2_765
     assert scores[f"udp://{farm.at(hosts[1])}"]["score"] == -6
 
 
@@ -149,7 +149,8 @@ def test_scan_json_is_one_document_and_with_all_names_who_failed(
         "reason": "",
         "loss": 0,
         "longest_name": 253,
-        "largest_reply": 1140,
+        "largest_reply": 2_765,
+        "reply_sizes": {"512": True, "1232": True, "4096": True},
         "keeps_case": True,
         "txt": True,
         "edns": True,
@@ -159,6 +160,7 @@ def test_scan_json_is_one_document_and_with_all_names_who_failed(
     }
     # What does not pass for its size is no loss.
     assert (limited["loss"], limited["largest_reply"] < 900) == (0, True)
+    assert limited["reply_sizes"] == {"512": True, "1232": False, "4096": False}
     assert (captive["honest"], captive["score"]) == (False, -6)
     assert (dead["latency_ms"], dead["loss"], dead["honest"]) == (None, 1, None)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay import scores as scores_module
-from relay.discovery.verdict import Fitness, Stage, Verdict
+from relay.discovery.verdict import Fitness, ReplySizes, Stage, Verdict
 from relay.resolver_address import Options, ResolverAddress, parse
 from relay.scores import (
     BAD,
@@ -140,12 +140,13 @@ def test_scores_have_one_entry_for_every_spelling_and_way() -> None:
 
 def test_scores_remember_sizes_until_a_later_measurement() -> None:
     pool = PoolScores(Clock())
-    limited = Fitness(longest_name=253, largest_reply=900, drops_larger=True)
+    limited = Fitness(longest_name=253, replies=ReplySizes(900, 1_140))
     pool.measured(verdict(1, fitness=limited))
     pool.checked(verdict(1))
     assert pool.sizes(address(1)) == (253, 900)
+    assert pool.entries[key_of(address(1))].largest_reply == 900
     # The largest that there was to ask for is no limit.
-    pool.measured(verdict(1, fitness=Fitness(longest_name=120, largest_reply=1140)))
+    pool.measured(verdict(1, fitness=Fitness(longest_name=120, replies=ReplySizes(1_140))))
     assert pool.sizes(address(1)) == (120, 0)
     assert pool.entries[key_of(address(1))].largest_reply == 1140
 
@@ -167,7 +168,7 @@ def test_scores_are_the_same_after_a_restart(tmp_path: Path) -> None:
                     "seen": 1_000_000,
                     "longest_name": 200,
                     "largest_reply": 0,
-                    "drops_larger": False,
+                    "reply_limit": 0,
                     "latency_ms": 250.0,
                 }
             }

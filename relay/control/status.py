@@ -74,6 +74,8 @@ def resolver_status(board: Board, member: Member, faults: Faults) -> dict[str, A
             "latency_ms": None,
             "loss": None,
             "ceiling_qps": None,
+            "longest_name": None,
+            "largest_reply": None,
             **dict.fromkeys(("sent", "answered", "refused", "lost", "errors"), 0),
             "fault": member.fault or "its name is being resolved",
         }
@@ -95,6 +97,8 @@ def resolver_status(board: Board, member: Member, faults: Faults) -> dict[str, A
         "latency_ms": latency_ns / 1e6 if latency_ns else None,
         "loss": words[base + layout.RESOLVER_LOSS] / 1e6 if judged else None,
         "ceiling_qps": ceiling / 1e6 if ceiling else None,
+        "longest_name": entry.longest_name or None,
+        "largest_reply": entry.largest_reply or None,
         **counts,
         "fault": next(iter(faults.get(entry.slot, {}).values()), None) or member.fault or None,
     }

@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from relay.discovery.check_command import CannotRun, CheckCommand
-from relay.discovery.check_fitness import DEFAULT_SIZES, SizeQuestion, measure, size_questions
+from relay.discovery.check_fitness import measure
 from relay.discovery.check_messages import (
     NOERROR,
     NXDOMAIN,
@@ -34,6 +34,7 @@ from relay.discovery.check_messages import (
     question,
     read,
 )
+from relay.discovery.check_sizes import DEFAULT_SIZE_QUESTIONS, SizeQuestions
 from relay.discovery.check_streams import Broken, Conversation, Ground
 from relay.discovery.check_tunnels import tunnel_check
 from relay.discovery.check_udp import LocalFault, NoHost, Outcome, UdpAsker
@@ -71,14 +72,15 @@ class CheckPlan:
     command: str | None = None
     timeout_s: float = 2.0
     """How long one question may take with its repetitions."""
-    sizes: tuple[SizeQuestion, ...] = DEFAULT_SIZES
+    size_questions: tuple[str, ...] = DEFAULT_SIZE_QUESTIONS
+    """Names and types of questions with large replies."""
 
 
 class Checker:
     """Checks candidates. To be made and used on one running event loop, and closed.
 
-    Raises ValueError for a plan with a name or command that is none. How many checks run at once is
-    the caller's choice; descriptors do not grow with it.
+    Raises ValueError for a plan with a name, question or command that is none. How many checks run
+    at once is the caller's choice; descriptors do not grow with it.
     """
 
     def __init__(self, plan: CheckPlan, look_up: LookUp) -> None:
@@ -89,7 +91,7 @@ class Checker:
         plain = [question(name, TYPE_A) for name in names]
         self.plain = [_in_turn(plain, first) for first in range(min(len(plain), TRIES))]
         """For every round: the questions of its tries."""
-        self.sizes = size_questions(plan.sizes)
+        self.sizes = SizeQuestions(plan.size_questions)
         self.tunnel = (
             tunnel_check(plan.tunnel, plan.domain, plan.record_type) if plan.domain else None
         )
@@ -219,6 +221,19 @@ class _Check:
         except (LocalFault, NoHost, Broken):
             return Outcome()
 
+    async def _ask_over_tcp(self, *questions: bytes) -> Outcome:
+        """Ask at the same port over TCP, where that is another way; quietly as well."""
+        if self._conversation is not None:
+            return Outcome()
+        address = replace(self._address, scheme="tcp", via=None)
+        conversation = Conversation(self._checker.ground, entry_of(0, address, [self._host]))
+        try:
+            return await conversation.ask(questions, self._timeout_s)
+        except (LocalFault, Broken):
+            return Outcome()
+        finally:
+            conversation.close()
+
     async def _said(self, *questions: bytes, more_s: float = 0.0) -> Outcome:
         timeout_s = self._timeout_s + more_s
         if self._conversation is not None:
@@ -248,7 +263,9 @@ class _Check:
             await self._check_command(checker.command)
         if self._thorough:
             self._stage = Stage.FITNESS
-            self._fitness = await measure(self._ask_quietly, checker.name, checker.sizes)
+            self._fitness = await measure(
+                self._ask_quietly, self._ask_over_tcp, checker.name, checker.sizes
+            )
         self._passed = True
 
     async def check_plain(self) -> None:

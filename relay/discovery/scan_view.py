@@ -23,6 +23,7 @@ from rich.text import Text
 
 from relay.config import PoolConfig
 from relay.discovery.scan import GIVE_UP_S, End, Progress, Ranked, Result
+from relay.discovery.verdict import REPLY_STEPS, ReplySizes
 from relay.lists.parsing import canonical
 from relay.printable import printable
 from relay.resolver_address import LONGEST_ADDRESS
@@ -191,7 +192,7 @@ def _ranking(ranked: list[Ranked]) -> Table:
             _kind(each),
             f"{verdict.latency_s * 1e3:.1f} ms",
             f"{verdict.loss:.0%}",
-            f"{fitness.longest_name or '-'}/{fitness.largest_reply or '-'}",
+            f"{fitness.longest_name or '-'}/{_reply(fitness.replies)}",
             _yes(verdict.honest),
             _yes(verdict.tunnel),
             f"{each.score:.1f}",
@@ -224,7 +225,8 @@ def _row_json(each: Ranked) -> dict[str, Any]:
         "latency_ms": round(verdict.latency_s * 1e3, 3) if verdict.answered else None,
         "loss": round(verdict.loss, 3),
         "longest_name": fitness.longest_name or None,
-        "largest_reply": fitness.largest_reply or None,
+        "largest_reply": fitness.replies.largest or None,
+        "reply_sizes": dict(zip(map(str, REPLY_STEPS), fitness.replies.steps, strict=True)),
         "keeps_case": fitness.keeps_case,
         "txt": fitness.txt,
         "edns": fitness.edns,
@@ -237,6 +239,14 @@ def _row_json(each: Ranked) -> dict[str, Any]:
 def _kind(each: Ranked) -> str:
     scheme = each.verdict.address.scheme
     return _KINDS.get(scheme, scheme)
+
+
+def _reply(sizes: ReplySizes) -> str:
+    """Return the largest step that passes; with a + where nothing is known of the next."""
+    passed = [step for step, passes in zip(REPLY_STEPS, sizes.steps, strict=True) if passes]
+    if False not in sizes.steps and len(passed) < len(REPLY_STEPS):
+        return f"{passed[-1]}+" if passed else "-"
+    return str(passed[-1]) if passed else f"<{REPLY_STEPS[0]}"
 
 
 def _yes(value: bool | None) -> str:

@@ -289,6 +289,7 @@ def candidates_of(
 
 def check_plan(pool: PoolConfig, own: OwnQuestion, timeout_s: float) -> Any:
     """Return how candidates of a pool are checked."""
+    from relay.discovery.check_sizes import DEFAULT_SIZE_QUESTIONS
     from relay.discovery.checks import CheckPlan
 
     return CheckPlan(
@@ -297,6 +298,7 @@ def check_plan(pool: PoolConfig, own: OwnQuestion, timeout_s: float) -> Any:
         domain=pool.domain,
         record_type=pool.record_type,
         command=pool.discovery.check_command,
+        size_questions=pool.discovery.size_questions or DEFAULT_SIZE_QUESTIONS,
         timeout_s=timeout_s,
         own=own,
     )

@@ -6,7 +6,7 @@ Made by `relay.discovery.checks`; read by the finder, the scores and `relay scan
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from relay.resolver_address import ResolverAddress
@@ -26,6 +26,59 @@ AT_TUNNEL: Final = (Stage.TUNNEL, Stage.COMMAND)
 """Checks that everybody fails while the tunnel's server is down."""
 
 
+REPLY_STEPS: Final = (512, 1_232, 4_096)
+"""Octets: what passes without EDNS, what no way on the internet cuts into fragments, and what the
+clients of tunnels say that they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySizes:
+    """How large the replies are that a resolver lets through.
+
+    A step passes by a whole reply of at least half of it, than which no smaller step is larger, and
+    fails by a missing one that is no larger than the step. Else nothing is known of it.
+    """
+
+    largest: int = 0
+    """Octets of the largest reply that came back whole; 0: none."""
+    missing: int = 0
+    """Octets of the smallest reply that did not come back whole; 0: none."""
+
+    def passed(self, size: int) -> ReplySizes:
+        """Return what is known once another reply came back whole."""
+        return replace(self, largest=max(self.largest, size))
+
+    def failed(self, size: int) -> ReplySizes:
+        """Return what is known once another reply, of this size, did not."""
+        return replace(self, missing=min(self.missing or size, size))
+
+    @property
+    def steps(self) -> tuple[bool | None, ...]:
+        """Whether each of `REPLY_STEPS` passes; None: not known."""
+        # A larger one came through: then it was not the size.
+        missing = self.missing if self.missing > self.largest else 0
+        return tuple(
+            False if 0 < missing <= step else True if 2 * self.largest >= step else None
+            for step in REPLY_STEPS
+        )
+
+    @property
+    def limit(self) -> int:
+        """Octets of the largest reply that passes, as far as is known; 0: no limit is known."""
+        steps = self.steps
+        if False not in steps:
+            return 0
+        passed = [step for step, passes in zip(REPLY_STEPS, steps, strict=True) if passes]
+        return max(self.largest, *passed, 1)
+
+    def is_open(self, size: int) -> bool:
+        """Whether a reply of `size` octets, 0 if that is not known, would tell anything new."""
+        if not size:
+            return None in self.steps
+        known = dict(zip(REPLY_STEPS, self.steps, strict=True))
+        return next((known[step] is None for step in REPLY_STEPS if size <= step), False)
+
+
 @dataclass(frozen=True, slots=True)
 class Fitness:
     """What of a tunnel's messages a resolver lets through. None, or 0: not known."""
@@ -34,11 +87,7 @@ class Fitness:
     """Whether the question of its answers is spelt as it was asked."""
     longest_name: int = 0
     """Octets of the longest question name it answered, without the last dot: up to 253."""
-    largest_reply: int = 0
-    """Octets of the largest reply that came back whole."""
-    drops_larger: bool = False
-    """Whether a larger one was asked for, and nothing came or it was cut: then that is a limit, and
-    else only the largest that there was to ask for."""
+    replies: ReplySizes = ReplySizes()
     txt: bool | None = None
     edns: bool | None = None
     """Whether its answers carry an OPT record when asked with one."""

@@ -11,7 +11,8 @@
 `KINDS` names the kinds; every field of `Traits` can be said besides. A host that was never set is
 dead. The one UDP socket and the one TCP listener are bound to every address of the device `lo`:
 nothing from outside reaches them. Names at or under `ZONES` exist, all others do not; a first label
-`text-900` has a TXT of 900 bytes, and the root has a DNSKEY answer of 1,140.
+`text-900` has a TXT of 900 bytes. The replies to the size questions that the checks know have the
+sizes of `LARGE_TEXTS`, `KEYS` (1,140 in all) and `ROOT_SOA` (390).
 
 As a program (`python -m tests.rig.farm PORT`) it reads commands from its standard input, a line of
 JSON each, and answers each with a line.
@@ -50,8 +51,14 @@ from tests.rig.wire import (
     txt_data,
 )
 
-ZONES: Final = ("example.com", "example.net", "google.com", "cloudflare.com", "wikipedia.org")
-TYPE_AAAA, TYPE_DNSKEY = 28, 48
+LARGE_TEXTS: Final = {b"microsoft.com": 2_700, b"apple.com": 2_200, b"paypal.com": 3_300}
+"""Bytes of their TXT."""
+
+ZONES: Final = (
+    *("example.com", "example.net", "google.com", "cloudflare.com", "wikipedia.org"),
+    *map(bytes.decode, LARGE_TEXTS),
+)
+TYPE_SOA, TYPE_AAAA, TYPE_DNSKEY = 6, 28, 48
 
 BATCH: Final = 512
 IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)
@@ -63,6 +70,7 @@ LIE: Final = record_wire(TYPE_A, bytes((93, 184, 215, 99)), ttl_s=60)
 PORTAL: Final = record_wire(TYPE_A, bytes((192, 168, 1, 1)), ttl_s=60)
 TEXT: Final = record_wire(TYPE_TXT, txt_data(20))
 KEYS: Final = record_wire(TYPE_DNSKEY, bytes(range(256)) * 4 + bytes(76))
+ROOT_SOA: Final = record_wire(TYPE_SOA, bytes(350))
 SOA: Final = b"\0" + struct.pack("!HHIH", 6, 1, 60, 22) + bytes(22)
 """Of the root: it is the root that says no."""
 OPT: Final = b"\x00\x00\x29\x10\x00\x00\x00\x00\x00\x00\x00"
@@ -287,7 +295,8 @@ class _Server:
         if labels:
             self.answer(resolver, wire, end, NXDOMAIN, b"", to)
         else:
-            self.answer(resolver, wire, end, 0, KEYS if kind == TYPE_DNSKEY else b"", to)
+            record = {TYPE_DNSKEY: KEYS, TYPE_SOA: ROOT_SOA}.get(kind, b"")
+            self.answer(resolver, wire, end, 0, record, to)
 
     # -- packets out -----------------------------------------------------------------------
 
@@ -461,6 +470,8 @@ def _record(labels: list[bytes], kind: int) -> bytes:
     if kind == TYPE_AAAA:
         return PUBLIC_AAAA
     if kind == TYPE_TXT:
+        if large := LARGE_TEXTS.get(b".".join(labels)):
+            return record_wire(TYPE_TXT, txt_data(large))
         front, _, size = labels[0].partition(b"-")
         if front == b"text" and size.isdigit():
             return record_wire(TYPE_TXT, txt_data(min(int(size), 60_000)))
