@@ -124,7 +124,9 @@ class Checker:
             check.reason = str(error)
         except _Failed as failed:
             check.reason = str(failed)
-        except RelayError as error:  # Broken, NoHost, a name that cannot be looked up
+        except Broken as error:
+            check.reason, check.heard = str(error), error.heard
+        except RelayError as error:  # NoHost, a name that cannot be looked up
             check.reason = str(error)
         return check.verdict()
 
@@ -160,6 +162,7 @@ class _Check:
         self._is_self = False
         self.reason = ""
         self.local_fault = False
+        self.heard = False
 
     def verdict(self) -> Verdict:
         """Return what was found."""
@@ -176,6 +179,7 @@ class _Check:
             fitness=self._fitness,
             local_fault=self.local_fault,
             is_self=self._is_self,
+            heard=self.heard,
         )
 
     # -- the way to it ---------------------------------------------------------------------

@@ -132,6 +132,7 @@ class Finder:
             concurrency=concurrency,
             pace_s=pace_s,
             known_good=self._known_good,
+            is_urgent=self._is_urgent,
         )
         self._candidates = candidates(())
         self._rest: Iterator[ResolverAddress] = iter(self._candidates)
@@ -237,6 +238,11 @@ class Finder:
             return await self._check(address, self._patience.wait_s(hasty=not is_known))
         finally:
             self._early_open -= is_early
+
+    def _is_urgent(self, address: ResolverAddress) -> bool:
+        """Whether it is more promising than one of the long lists."""
+        is_first = self._candidates.is_early(address) or address in self._again_open
+        return is_first or self._scores.value(address) > 0
 
     async def _probe(self, address: ResolverAddress) -> Verdict:
         return await self._ask_plainly(address, self._patience.longest_s)
