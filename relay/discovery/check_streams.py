@@ -127,7 +127,8 @@ class Conversation:
             except DialFailed as error:
                 if not error.blamed:
                     raise LocalFault(str(error)) from error
-                said = isinstance(error.__cause__, ssl.SSLError)
+                # Whatever ended a handshake, but not a closed port: that says nothing.
+                said = isinstance(error.__cause__, ssl.SSLError | ConnectionResetError)
                 raise Broken(str(error), heard=said) from error
             if self._entry.scheme == "https":
                 self._link = _HttpLink(channel, self._entry)

@@ -52,8 +52,9 @@ TRIES: Final = 3
 ROUNDS: Final = 2
 """How often a question is asked that was answered with a refusal."""
 
-MOST_STREAMS: Final = 64
-"""Candidates over TCP, DoT and DoH that are checked at once: each takes a descriptor."""
+MOST_STREAMS: Final = 80
+"""Candidates over TCP, DoT and DoH that are checked at once: each takes a descriptor. More than a
+hunt ever has open of them (MOST_SLOW), so that others need not wait for it."""
 
 LookUp = Callable[[ResolverAddress], Awaitable[list[str]]]
 """Resolves the name of a candidate that has one; raises RelayError."""
