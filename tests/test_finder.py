@@ -452,3 +452,37 @@ def test_finder_asks_again_meanwhile_without_blame_for_every_time(
         assert -1.1 < world.scores.value(at(3)) < 0
 
     asyncio.run(main())
+
+
+def test_finder_asks_the_first_ones_again_before_the_long_lists_are_at_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finder_module, "AGAIN_S", 0.05)
+
+    async def main() -> None:
+        world = World(0)
+        first = parse("dot://192.0.2.9")
+        silent = [parse(f"dot://10.0.0.{number + 1}") for number in range(40)]
+        world.early, world.everybody = [first], silent
+        one_ends = asyncio.Semaphore(0)
+
+        async def check(address: ResolverAddress, timeout_s: float) -> Verdict:
+            if address in silent:
+                world.checks.append((address, timeout_s))
+                await one_ends.acquire()
+                return replace(DEAD, address=address)
+            return await world.check(address, timeout_s)
+
+        finder = Finder("p", world, world.scores, world.candidates, check, check,
+                        want=1, concurrency=4)  # fmt: skip
+        async with running(finder):
+            # All of the list are under way, or wait for those.
+            await until(lambda: len(world.checks) == 5)
+            world.verdicts[first] = WORKING
+            await asyncio.sleep(0.1)
+            for _ in range(4):
+                one_ends.release()
+            await until(lambda: world.members == [first])
+            assert len(world.checks) < 15
+
+    asyncio.run(main())

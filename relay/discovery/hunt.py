@@ -139,8 +139,12 @@ class Hunt:
         self._open.set()
         self._woken.set()
 
+    def ask_first(self, addresses: Sequence[ResolverAddress]) -> None:
+        """Put candidates in front of all others."""
+        self._again.extendleft(reversed(addresses))
+
     def forget(self) -> None:
-        """Leave out whom an earlier run put back."""
+        """Leave out whom an earlier run put back, and who is parked."""
         for waiting in (self._again, self._urgent, self._parked):
             waiting.clear()
 
@@ -182,10 +186,14 @@ class Hunt:
     def _next(self) -> ResolverAddress | None:
         while True:
             has_room = self._has_room()
-            waiting = self._urgent or self._parked
-            if waiting and has_room:
-                return waiting.popleft()
-            address = self._again.popleft() if self._again else next(self._candidates, None)
+            if self._urgent and has_room:
+                return self._urgent.popleft()
+            if self._again:
+                address: ResolverAddress | None = self._again.popleft()
+            elif self._parked and has_room:
+                return self._parked.popleft()
+            else:
+                address = next(self._candidates, None)
             if address is None:
                 if self._at_end:
                     return None
