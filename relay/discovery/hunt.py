@@ -129,7 +129,6 @@ class Hunt:
             await asyncio.gather(*runners, return_exceptions=True)
             self._busy_s += time.monotonic() - self._since
             self._since = None
-            self._unpark()
             self._put_back()
         return not self._stopped
 
@@ -210,11 +209,6 @@ class Hunt:
         share = self._concurrency if self._at_end else max(1, self._concurrency // 2)
         return self._slow_open < min(MOST_SLOW, share)
 
-    def _unpark(self) -> None:
-        for waiting in (self._urgent, self._parked):
-            self._again.extend(waiting)
-            waiting.clear()
-
     def _take(self, verdict: Verdict) -> None:
         self._answered = self._answered or is_answer(verdict)
         for each in self._doubt.take(verdict):
@@ -271,7 +265,9 @@ class Hunt:
 
     async def _wait_out(self) -> None:
         count = FIRST_TRIED
-        self._unpark()  # they are tried in their turn, too
+        for waiting in (self._urgent, self._parked):  # they are tried in their turn, too
+            self._again.extend(waiting)
+            waiting.clear()
         self._put_back()
         while not self._stopped:
             tried = self._some(min(count, self._concurrency))
