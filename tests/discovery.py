@@ -29,6 +29,7 @@ def relay_with_auto(
     workdir: Path,
     *,
     pool: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
     **discovery: Any,
 ) -> Relay:
     """A relay whose only candidates are those of the lists beside its state file."""
@@ -44,6 +45,7 @@ def relay_with_auto(
         workdir=workdir,
         config={"workers": 1, "pools": [made]},
         arguments=["--state", str(state)],
+        environment=environment,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from relay.discovery import check_streams
 from relay.discovery.check_streams import MOST_DIALS
 from relay.discovery.checks import MOST_STREAMS, CheckPlan
 from relay.discovery.verdict import Stage
@@ -194,3 +195,35 @@ async def test_unreadable_authorities_and_unreachable_proxies_blame_nobody(tmp_p
     assert all(verdict.local_fault for verdict in verdicts), verdicts
     assert "cannot read the authorities" in verdicts[0].reason
     assert "cannot reach the proxy" in verdicts[1].reason
+
+
+@on_loop
+async def test_silent_server_has_no_longer_for_a_connection_than_its_check_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check_streams, "LEAST_DIAL_S", 0.1)
+    async with TcpPeer(lambda link, wire: None) as peer:
+        port = peer.address[1]
+        pinned = f"https://dns.rig:{port}/dns-query#{HOST},{HOST[:-1]}2,{HOST[:-1]}3"
+        began_at = asyncio.get_running_loop().time()
+        verdicts = await checked(replace(PLAN, timeout_s=0.05), f"dot://{HOST}:{port}", pinned)
+        took_s = asyncio.get_running_loop().time() - began_at
+    assert took_s < 2.0  # and 5 s where a worker dials
+    assert verdicts[0].reason == "TLS handshake timed out"
+    assert not any(verdict.local_fault or verdict.heard for verdict in verdicts)
+
+
+@on_loop
+async def test_server_that_says_anything_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    trusted = Options(ca_file=str(authority.file))
+    async with DohServer(authority.issue(), serve_status(403)) as server:
+        url = f"https://{NAME}:{server.address.port}/dns-query#{server.address.host}"
+        denied, stranger = await checked(PLAN, parse(url, trusted), url)
+    async with TcpPeer(_hanging_up) as peer:
+        hung_up = await checked(PLAN, f"tcp://{HOST}:{peer.address[1]}")
+    closed = await checked(PLAN, f"tcp://{HOST}:{closed_port()}", f"dot://{HOST}:{closed_port()}")
+    for verdict in (denied, stranger, *hung_up):
+        assert verdict.heard, verdict
+    for verdict in closed:
+        assert not verdict.heard, verdict

@@ -459,3 +459,41 @@ def test_finder_asks_again_meanwhile_without_blame_for_every_time(
         assert -1.1 < world.scores.value(at(3)) < 0
 
     asyncio.run(main())
+
+
+def test_finder_asks_the_first_ones_again_before_the_long_lists_are_at_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finder_module, "AGAIN_S", 0.05)
+
+    async def main() -> None:
+        world = World(0)
+        first = parse("dot://192.0.2.9")
+        silent = [parse(f"dot://10.0.0.{number + 1}") for number in range(40)]
+        quick = [at(number) for number in range(3_000)]
+        world.early, world.everybody = [first], [*silent, *quick]
+        asked = 0
+        one_ends = asyncio.Semaphore(0)
+
+        async def check(address: ResolverAddress, timeout_s: float) -> Verdict:
+            nonlocal asked
+            if address in silent:
+                asked += 1
+                await one_ends.acquire()
+                return replace(DEAD, address=address)
+            await asyncio.sleep(0.002)
+            return await world.check(address, timeout_s)
+
+        finder = Finder("p", world, world.scores, world.candidates, check, check,
+                        want=1, concurrency=4)  # fmt: skip
+        async with running(finder):
+            # All places have been taken, and the others of the list wait for those.
+            await until(lambda: asked == 2 and len(world.checks) > 5)
+            world.verdicts[first] = WORKING
+            await asyncio.sleep(0.2)
+            for _ in range(4):
+                one_ends.release()
+            await until(lambda: world.members == [first])
+            assert asked < 10
+
+    asyncio.run(main())

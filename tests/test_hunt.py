@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.discovery import hunt as hunt_module
-from relay.discovery.hunt import Hunt
+from relay.discovery.hunt import MOST_SLOW, Hunt
 from relay.discovery.outage import LOCAL_RUN, SILENT_RUN
 from relay.discovery.patience import HASTY_FIRST, STEPS_S, Patience
 from relay.discovery.verdict import Stage, Verdict
@@ -300,3 +300,80 @@ def test_patience_grows_with_every_list_that_was_not_enough() -> None:
         waits.append(patience.wait_s(hasty=True))
         patience.grow()
     assert waits == [*STEPS_S, STEPS_S[-1]]
+
+
+def streams(count: int) -> list[ResolverAddress]:
+    return [parse(f"dot://10.9.{at // 250}.{at % 250 + 1}") for at in range(count)]
+
+
+def test_hunt_parks_those_that_may_take_long_and_loses_none() -> None:
+    async def main() -> None:
+        network, slow, quick = Network(), streams(2 * MOST_SLOW), addresses(60)
+        named = parse("udp://resolver.example")
+        network.refusing = {*quick, *slow, named}
+        done = asyncio.Event()
+        slow_open = most_slow = 0
+
+        async def check(address: ResolverAddress) -> Verdict:
+            nonlocal slow_open, most_slow
+            if address in quick:
+                return await network.check(address)
+            slow_open += 1
+            most_slow = max(most_slow, slow_open)
+            await done.wait()
+            slow_open -= 1
+            return await network.check(address)
+
+        urgent = slow[-1]
+        hunt = Hunt(check, concurrency=20, is_urgent=lambda each: each == urgent)
+        found: list[Verdict] = []
+        run = asyncio.ensure_future(hunt.run(iter([named, *slow, *quick]), found.append))
+        await until(lambda: len(found) == len(quick))
+        assert [each.address for each in found] == quick
+        done.set()
+        async with asyncio.timeout(5.0):
+            assert await run
+        assert [each.address for each in found[60:]].index(urgent) <= 20 + 1
+        assert len(found) == len({*found}) == len(slow) + len(quick) + 1
+        # While there may be others half of all; then all of them.
+        assert most_slow == 20
+
+    asyncio.run(main())
+
+
+def test_hunt_that_is_stopped_or_without_a_network_keeps_the_parked() -> None:
+    async def main() -> None:
+        network, slow = Network(), streams(30)
+        network.takes_s = 0.01
+        network.refusing = set(slow)
+        hunt = Hunt(network.check, concurrency=4)
+        rest = iter(slow)
+        found: list[Verdict] = []
+
+        def take(verdict: Verdict) -> None:
+            found.append(verdict)
+            if len(found) == 5:
+                hunt.stop()
+
+        assert not await hunt.run(rest, take)
+        assert len(found) < 20
+        # Those that were parked are tried too while it waits for the network.
+        network.is_routed = False
+        run = asyncio.ensure_future(hunt.run(rest, found.append))
+        await until(lambda: hunt.is_out)
+        before = len(network.asked)
+        await until(lambda: len({*network.asked[before:]}) >= 20)
+        network.is_routed = True
+        async with asyncio.timeout(5.0):
+            assert await run
+        assert sorted(map(str, slow)) == sorted(str(each.address) for each in found)
+        hunt = Hunt(network.check, concurrency=2)
+        task = asyncio.ensure_future(hunt.run(iter(slow), found.append))
+        await until(lambda: hunt.done > 0)
+        hunt.forget()
+        hunt.stop()
+        assert not await task
+        assert await hunt.run(iter(()), found.append)
+        assert hunt.done < 10
+
+    asyncio.run(main())

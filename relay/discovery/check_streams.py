@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -18,7 +19,7 @@ from relay.discovery.check_udp import LocalFault, Outcome
 from shared.errors import RelayError
 from workers.settings import ResolverEntry
 from workers.transports.channel import PlainChannel
-from workers.transports.dial import Dialler
+from workers.transports.dial import DIAL_TIMEOUT_S, Dialler
 from workers.transports.doh import DOH_ALPN, flaw_of, target_of
 from workers.transports.faults import DialFailed, in_words
 from workers.transports.framing import Deframer, frame
@@ -33,12 +34,25 @@ if TYPE_CHECKING:
 MOST_DIALS: Final = 4
 """Connections of one check: some servers close theirs after every answer."""
 
+DIAL_TIMES: Final = 3
+LEAST_DIAL_S: Final = 1.5
+"""A connection may take so many times as long as an answer, since TCP and TLS go so many times to
+and fro; at least so long, since a first packet that was lost is sent again after a second; and at
+most DIAL_TIMEOUT_S, as it may through a proxy, whose own way nobody knows."""
+
 MAX_WAITING_BYTES: Final = 1 << 18
 """What one connection may bring between two answers that are waited for."""
 
 
 class Broken(RelayError):
-    """The resolver could not be asked on a connection. The message is for people."""
+    """The resolver could not be asked on a connection. The message is for people.
+
+    `heard` tells whether it said anything, and was not just silent or not there.
+    """
+
+    def __init__(self, reason: str, *, heard: bool = True) -> None:
+        super().__init__(reason)
+        self.heard = heard
 
 
 class Ground:
@@ -77,7 +91,7 @@ class Conversation:
         """
         question = questions[0]
         while True:
-            link = await self._connected()
+            link = await self._connected(timeout_s)
             started_at = monotonic()
             waiting = link.ask(question)
             try:
@@ -99,16 +113,23 @@ class Conversation:
             self._link.close()
             self._link = None
 
-    async def _connected(self) -> _Link:
+    async def _connected(self, timeout_s: float) -> _Link:
+        most_s = max(LEAST_DIAL_S, DIAL_TIMES * timeout_s)
+        if self._entry.via:
+            most_s = DIAL_TIMEOUT_S
         async with self._dialling:
             if self._link is not None and not self._link.ended:
                 return self._link
             self.close()
             self._dials += 1
             try:
-                channel = await self._dialler.dial()
+                channel = await self._dialler.dial(min(DIAL_TIMEOUT_S, most_s))
             except DialFailed as error:
-                raise (Broken if error.blamed else LocalFault)(str(error)) from error
+                if not error.blamed:
+                    raise LocalFault(str(error)) from error
+                # Whatever ended a handshake, but not a closed port: that says nothing.
+                said = isinstance(error.__cause__, ssl.SSLError | ConnectionResetError)
+                raise Broken(str(error), heard=said) from error
             if self._entry.scheme == "https":
                 self._link = _HttpLink(channel, self._entry)
             else:

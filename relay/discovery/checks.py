@@ -53,8 +53,9 @@ TRIES: Final = 3
 ROUNDS: Final = 2
 """How often a question is asked that was answered with a refusal."""
 
-MOST_STREAMS: Final = 64
-"""Candidates over TCP, DoT and DoH that are checked at once: each takes a descriptor."""
+MOST_STREAMS: Final = 80
+"""Candidates over TCP, DoT and DoH that are checked at once: each takes a descriptor. More than a
+hunt ever has open of them (MOST_SLOW), so that others need not wait for it."""
 
 LookUp = Callable[[ResolverAddress], Awaitable[list[str]]]
 """Resolves the name of a candidate that has one; raises RelayError."""
@@ -126,7 +127,9 @@ class Checker:
             check.reason = str(error)
         except _Failed as failed:
             check.reason = str(failed)
-        except RelayError as error:  # Broken, NoHost, a name that cannot be looked up
+        except Broken as error:
+            check.reason, check.heard = str(error), error.heard
+        except RelayError as error:  # NoHost, a name that cannot be looked up
             check.reason = str(error)
         return check.verdict()
 
@@ -162,6 +165,7 @@ class _Check:
         self._is_self = False
         self.reason = ""
         self.local_fault = False
+        self.heard = False
 
     def verdict(self) -> Verdict:
         """Return what was found."""
@@ -178,6 +182,7 @@ class _Check:
             fitness=self._fitness,
             local_fault=self.local_fault,
             is_self=self._is_self,
+            heard=self.heard,
         )
 
     # -- the way to it ---------------------------------------------------------------------

@@ -132,6 +132,7 @@ class Finder:
             concurrency=concurrency,
             pace_s=pace_s,
             known_good=self._known_good,
+            is_urgent=self._is_urgent,
         )
         self._candidates = candidates(())
         self._rest: Iterator[ResolverAddress] = iter(self._candidates)
@@ -154,10 +155,8 @@ class Finder:
         """When somebody passed all checks last."""
         self._honest_at = -math.inf
         """When somebody was found to be honest last."""
-        self._again: deque[ResolverAddress] = deque()
-        """The first ones, to be asked again this time through the candidates."""
         self._again_open: set[ResolverAddress] = set()
-        """Of those: whose checks go on."""
+        """The first ones that are being asked again this time through the candidates."""
         self._again_at = self._now() + AGAIN_S
 
     async def run(self) -> None:
@@ -214,15 +213,10 @@ class Finder:
         }
 
     def _next_ones(self) -> Iterator[ResolverAddress]:
-        """Yield whom to check next: spares, those to ask again, the other candidates."""
+        """Yield whom to check next: spares, then candidates."""
         while True:
             if self._spares:
                 yield self._spares.popleft()
-            elif self._again:
-                first = self._again.popleft()
-                if first not in self.found:
-                    self._again_open.add(first)
-                    yield first
             elif (address := next(self._rest, None)) is not None:
                 yield address
             else:
@@ -237,6 +231,11 @@ class Finder:
             return await self._check(address, self._patience.wait_s(hasty=not is_known))
         finally:
             self._early_open -= is_early
+
+    def _is_urgent(self, address: ResolverAddress) -> bool:
+        """Whether it is more promising than one of the long lists."""
+        is_first = self._candidates.is_early(address) or address in self._again_open
+        return is_first or self._scores.value(address) > 0
 
     async def _probe(self, address: ResolverAddress) -> Verdict:
         return await self._ask_plainly(address, self._patience.longest_s)
@@ -545,10 +544,11 @@ class Finder:
         if self._now() < self._again_at or self._again_open:
             return
         self._again_at = self._now() + AGAIN_S
-        self._again = deque(self._candidates.first)
+        first = [each for each in self._candidates.first if each not in self.found]
+        self._again_open.update(first)
+        self._hunt.ask_first(first)
 
     def _start_over(self) -> None:
-        self._again.clear()
         self._again_open.clear()
         self._again_at = self._now() + AGAIN_S
         working = [address for address, found in self.found.items() if not found.is_fallback]

@@ -6,6 +6,10 @@ the runners stand still and those who are known to answer are asked. If nobody a
 *out*: what was held back is put in front of the queue again, and every OUT_LOOK_S some are tried,
 the known ones and, in turn, the candidates, until anybody answers.
 
+Who is asked over TCP, TLS or HTTPS, or has a name to be looked up, may take seconds to fail. Some
+of those are checked at once, the others are *parked* while the runners go on with whom is behind
+them: a list that begins with hundreds of silent DoT servers holds up no UDP.
+
 Invariant: a candidate is reported once, or is left in the queue for the next `run`; none is lost.
 """
 
@@ -32,6 +36,15 @@ MOST_TRIED: Final = 32
 """Candidates tried at a look while the network seems gone, at first and at most. Where really all
 known ones died at once, these find the next."""
 
+MOST_SLOW: Final = 64
+"""Candidates checked at once that may take seconds, and no more than half of all while there may be
+others. Fewer than a checker has connections: whom the pool has, or the network is doubted by, is
+asked beside them without a wait."""
+
+MOST_PARKED: Final = 5_000
+"""Candidates that wait for one of these places. Behind more of them everybody waits: lists are read
+as far as they are needed."""
+
 Check = Callable[[ResolverAddress], Awaitable[Verdict]]
 OnVerdict = Callable[[Verdict], None]
 
@@ -42,7 +55,7 @@ class Hunt:
     """Checks candidates. `known_good` names those who answered before, the best first.
 
     `probe` is a check that tells no more than whether somebody answers, quickly: all runners wait
-    for it.
+    for it. `is_urgent` names those that are parked before all others.
     """
 
     def __init__(
@@ -53,6 +66,7 @@ class Hunt:
         concurrency: int = 100,
         pace_s: float = 0.0,
         known_good: Callable[[], Sequence[ResolverAddress]] = tuple,
+        is_urgent: Callable[[ResolverAddress], bool] = lambda _: False,
     ) -> None:
         self.done = 0
         """Checks that were reported."""
@@ -64,8 +78,15 @@ class Hunt:
         self._concurrency = concurrency
         self._pace_s = pace_s
         self._known_good = known_good
+        self._is_urgent = is_urgent
         self._doubt = Doubt()
         self._again: deque[ResolverAddress] = deque()
+        self._urgent: deque[ResolverAddress] = deque()
+        self._parked: deque[ResolverAddress] = deque()
+        self._slow_open = 0
+        """Checks under way of those that may take seconds."""
+        self._at_end = False
+        """Whether all candidates have been seen."""
         self._passed_last: deque[ResolverAddress] = deque(maxlen=KNOWN_ASKED // 2)
         self._open = asyncio.Event()
         self._open.set()
@@ -93,6 +114,7 @@ class Hunt:
         """
         self._candidates, self._on_verdict = candidates, on_verdict
         self._stopped = False
+        self._at_end = False
         self._open.set()
         self._since = time.monotonic()
         runners = [asyncio.ensure_future(self._runner()) for _ in range(self._concurrency)]
@@ -116,9 +138,14 @@ class Hunt:
         self._open.set()
         self._woken.set()
 
+    def ask_first(self, addresses: Sequence[ResolverAddress]) -> None:
+        """Put candidates in front of all others."""
+        self._again.extendleft(reversed(addresses))
+
     def forget(self) -> None:
-        """Leave out whom an earlier run put back."""
-        self._again.clear()
+        """Leave out whom an earlier run put back, and who is parked."""
+        for waiting in (self._again, self._urgent, self._parked):
+            waiting.clear()
 
     def wake(self) -> None:
         """Look now whether the network is back."""
@@ -142,17 +169,45 @@ class Hunt:
             address = self._next()
             if address is None:
                 return
+            slow = _may_take_long(address)
+            self._slow_open += slow
             try:
                 verdict = await self._check(address)
             except asyncio.CancelledError:
                 self._again.appendleft(address)
                 raise
+            finally:
+                self._slow_open -= slow
             self._take(verdict)
             if self._doubt.is_raised and self._open.is_set():
                 await self._settle()
 
     def _next(self) -> ResolverAddress | None:
-        return self._again.popleft() if self._again else next(self._candidates, None)
+        while True:
+            has_room = self._has_room()
+            if self._urgent and has_room:
+                return self._urgent.popleft()
+            if self._again:
+                address: ResolverAddress | None = self._again.popleft()
+            elif self._parked and has_room:
+                return self._parked.popleft()
+            else:
+                address = next(self._candidates, None)
+            if address is None:
+                if self._at_end:
+                    return None
+                self._at_end = True  # makes room
+            elif has_room or not _may_take_long(address) or len(self._parked) >= MOST_PARKED:
+                return address
+            elif self._is_urgent(address):
+                self._urgent.append(address)
+            else:
+                self._parked.append(address)
+
+    def _has_room(self) -> bool:
+        """Whether one more may be checked that may take seconds."""
+        share = self._concurrency if self._at_end else max(1, self._concurrency // 2)
+        return self._slow_open < min(MOST_SLOW, share)
 
     def _take(self, verdict: Verdict) -> None:
         self._answered = self._answered or is_answer(verdict)
@@ -210,6 +265,9 @@ class Hunt:
 
     async def _wait_out(self) -> None:
         count = FIRST_TRIED
+        for waiting in (self._urgent, self._parked):  # they are tried in their turn, too
+            self._again.extend(waiting)
+            waiting.clear()
         self._put_back()
         while not self._stopped:
             tried = self._some(min(count, self._concurrency))
@@ -247,3 +305,11 @@ class Hunt:
 
     def _put_back(self) -> None:
         self._again.extendleft(each.address for each in reversed(self._doubt.vouched()))
+
+
+def _may_take_long(address: ResolverAddress) -> bool:
+    """Whether a check may take seconds to fail: it makes a connection, or looks a name up."""
+    if address.scheme != "udp":
+        return True
+    is_ipv4 = address.host.replace(".", "").isdigit()  # a twentieth of the time; most are
+    return not is_ipv4 and bool(address.unresolved)

@@ -5,7 +5,7 @@ Used by: the finder, for `status`.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from typing import Any, Final
 
 from relay.discovery.verdict import AT_TUNNEL, Stage, Verdict
@@ -23,17 +23,23 @@ class Tally:
         self.checked = 0
         self.passed = 0
         self._failed_at: Counter[str] = Counter()
-        self._recent: deque[tuple[ResolverAddress, str]] = deque(maxlen=RECENT)
+        self._recent: dict[ResolverAddress, str] = {}
 
     def take(self, verdict: Verdict, *, is_early: bool) -> None:
-        """Take a verdict. That somebody of the long lists is dead is told in the numbers alone."""
+        """Take a verdict. That somebody of the long lists is dead is told in the numbers alone.
+
+        Why one of a DoT or DoH server is refused is told: only its owner, or its user, can mend it.
+        """
         self.checked += 1
         if verdict.passed:
             self.passed += 1
             return
         self._failed_at["could not send" if verdict.local_fault else verdict.stage.value] += 1
-        if is_early or verdict.stage is not Stage.PLAIN:
-            self._recent.append((verdict.address, told(verdict)))
+        if is_early or verdict.stage is not Stage.PLAIN or verdict.heard:
+            self._recent.pop(verdict.address, None)  # the newest are the last
+            self._recent[verdict.address] = told(verdict)
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
 
     def status(self) -> dict[str, Any]:
         """Return it as `/status` shows it."""
@@ -43,7 +49,7 @@ class Tally:
             "failed_at": dict(self._failed_at),
             "recent": [
                 {"address": address.shown, "verdict": printable(text)}
-                for address, text in self._recent
+                for address, text in self._recent.items()
             ],
         }
 

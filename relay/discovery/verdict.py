@@ -116,6 +116,9 @@ class Verdict:
     """This machine could not send: that says nothing about the resolver."""
     is_self: bool = False
     """The question came back to this relay."""
+    heard: bool = False
+    """It said something on its connection that is no answer to a question: it shows a wrong
+    certificate, say, or is another kind of server."""
 
     @property
     def loss(self) -> float:

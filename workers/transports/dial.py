@@ -84,15 +84,17 @@ class Dialler:
             self._session = channel.session
             self._session_context = channel.context
 
-    async def dial(self) -> PlainChannel:
-        """Return a connection to the first address that gives one. Raises DialFailed."""
+    async def dial(self, timeout_s: float = DIAL_TIMEOUT_S) -> PlainChannel:
+        """Return a connection to the first address that gives one. Raises DialFailed.
+
+        `timeout_s` is for one address; it gets less while there is another one to try.
+        """
+        further_s = min(FURTHER_TIMEOUT_S, timeout_s)
         hosts = self._hosts
         failure: DialFailed | None = None
         for left in range(min(len(hosts), ADDRESSES_A_DIAL), 0, -1):
             try:
-                return await self._dial(
-                    hosts[0], DIAL_TIMEOUT_S if left == 1 else FURTHER_TIMEOUT_S
-                )
+                return await self._dial(hosts[0], timeout_s if left == 1 else further_s)
             except DialFailed as error:
                 if failure is None or not failure.blamed:
                     failure = error
