@@ -148,6 +148,7 @@ class Attempts:
     def expired(self, now: float, attempt: Attempt) -> None:
         """End an attempt that had no answer in time, and see what becomes of its query."""
         self.close(attempt)
+        attempt.query.late = True
         overslept = now - attempt.expires_at > OVERSLEPT_S
         # An attempt cut short by its query's deadline says nothing about its resolver.
         had_s = attempt.expires_at - attempt.sent_at
@@ -200,8 +201,10 @@ class Attempts:
             lost = True
         if attempt.kind == HEDGE and not overtaken and not self._goes_on(now, attempt):
             return 2 * now - attempt.sent_at
-        if lost and not waits and query.doubted is None:
-            query.doubted = attempt
+        if not waits:
+            query.late = True
+            if lost and query.doubted is None:
+                query.doubted = attempt
         resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
         # A ceiling is for fresh questions, and a stream repeats what is lost by itself.
