@@ -220,6 +220,18 @@ def test_late_query_goes_to_one_that_passes_what_its_client_takes() -> None:
     assert [(each.name, each.kind) for each in driver.sent[-2:]] == [("a", FIRST), ("any", HEDGE)]
 
 
+def test_query_that_has_not_left_yet_goes_to_whom_it_would_have_gone_anyway() -> None:
+    driver = Driver("tcp:a", "b", "any", limits={"tcp:a": (0, 512), "b": (0, 512)})
+    gets(driver, 300, FEW_REPLIES + 1)
+    while driver.last.name != "any":
+        gets(driver, 300)
+    ask(driver, SHORT, 4096)
+    driver.last.attempt.waits = True
+    driver.advance(0.05)
+    sent = [(each.name, each.kind) for each in driver.sent[-2:]]
+    assert sent == [("tcp:a", FIRST), ("b", HEDGE)]
+
+
 def test_lost_query_goes_to_one_that_passes_what_its_client_takes() -> None:
     driver = Driver(
         *("a", "b", "any"),

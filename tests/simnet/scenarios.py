@@ -216,10 +216,10 @@ def growing_replies(net: Net, client: Client) -> Iterator[Figure]:
     net.run(80)
     yield from equal_shares(net, 30, 60)
     lost = sum(sum(resolver.lost) for resolver in limited)
-    yield Figure("questions lost", lost, most=40)
+    yield Figure("questions lost", lost, most=15)
     # Trials of those that were set aside or down for it.
     late = sum(resolver.sent.rate(61, 80) for resolver in limited)
-    yield Figure("sent per second to those that drop, after 1 s", late, most=3)
+    yield Figure("sent per second to those that drop, after 1 s", late, most=1)
     yield Figure("answered, of the rate before", net.rate(62, 80) / net.rate(1, 60), least=0.97)
     yield Figure("failures", net.failures(), most=0)
     yield Figure("slowest answer, s", max(client.latencies_s), most=0.5)

@@ -148,11 +148,11 @@ class Attempts:
     def expired(self, now: float, attempt: Attempt) -> None:
         """End an attempt that had no answer in time, and see what becomes of its query."""
         self.close(attempt)
-        attempt.query.late = True
         overslept = now - attempt.expires_at > OVERSLEPT_S
         # An attempt cut short by its query's deadline says nothing about its resolver.
         had_s = attempt.expires_at - attempt.sent_at
         if not overslept and not attempt.waits and had_s >= self._per_attempt_s - ROUNDING_S:
+            attempt.query.late = True
             attempt.resolver.lost += 1
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
             self._selection.lost(now, attempt.resolver)
