@@ -7,12 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engine.driver import Ask, Driver, answers, is_silent
-from tests.rig.wire import opt_wire, query_wire
+from tests.engine.driver import Ask, Driver, Sent, answers, is_silent
+from tests.rig.wire import FLAG_QR, FLAG_TC, opt_wire, query_wire, reply_of_size
 from workers.engine import wire as dns
-from workers.engine.fitness import MOST_GROUPS, reply_bytes
+from workers.engine.engine import TICK_S
+from workers.engine.fitness import (
+    FEW_REPLIES,
+    LATELY_S,
+    MOST_GROUPS,
+    LargestReply,
+    advertised_bytes,
+)
 from workers.engine.health import State
-from workers.engine.pending import COPY, FIRST, HEDGE, RETRY, Query
+from workers.engine.pending import COPY, FIRST, HEDGE, RETRY, Attempt, Query
+from workers.engine.resolver import NO_LIMIT
+from workers.engine.wire import HEADER_BYTES
 
 POLICIES = ["auto", "roundrobin", "weighted", "lowest_latency"]
 
@@ -32,6 +41,20 @@ def order(driver: Driver, *asked: tuple[str, int]) -> str:
     for name, size in asked:
         ask(driver, name, size)
     return " ".join(sent.name for sent in driver.sent)
+
+
+def fills(sent: Sent) -> None:
+    """Answer after 20 ms with half of what the client can take."""
+    size_bytes = advertised_bytes(sent.attempt.query) // 2
+    sent.driver.later(0.020, lambda: sent.say(reply_of_size(sent.wire, size_bytes)))
+
+
+def gets(driver: Driver, size_bytes: int, count: int = 1, **how: bool) -> None:
+    """Ask with 4,096, have each answered with so many octets, and let a tick pass."""
+    for _ in range(count):
+        ask(driver, SHORT, 4096, **how)
+        driver.last.say(reply_of_size(driver.last.wire, size_bytes))
+    driver.advance(TICK_S)
 
 
 def all_answer(driver: Driver, delay_s: float = 0.020) -> None:
@@ -80,7 +103,8 @@ def test_every_policy_obeys_the_limits_and_shares_the_rest(policy: str) -> None:
     driver = Driver(
         "name", "reply", "any", load_balance=policy, limits={"name": (100, 0), "reply": (0, 512)}
     )
-    all_answer(driver)
+    for name in driver.states:
+        driver.play(name, fills)
     got: dict[tuple[str, int], Counter[str]] = {}
     asked = [(LONG, 4096), (LONG, 0), (SHORT, 4096), (SHORT, 0)]
     for number in range(400):
@@ -125,7 +149,169 @@ def test_more_kinds_than_looked_at_are_taken_in_steps() -> None:
     lengths = {int(sent.name[1:]) for sent in driver.sent}
     assert min(lengths) >= 100
     assert len(lengths) > 100
-    assert len(driver.engines[0]._selection._fitness.groups) <= MOST_GROUPS
+    assert len(driver.engines[0]._selection.fitness.groups) <= MOST_GROUPS
+
+
+# -- replies that came ----------------------------------------------------------------------------
+
+
+def test_largest_reply_that_came_is_what_queries_need() -> None:
+    driver = Driver("a", "b", limits={"a": (0, 1232)})
+    gets(driver, 1232, FEW_REPLIES)
+    assert order(driver, *[(SHORT, 4096)] * 3) == "b b b"
+    gets(driver, 300)
+    assert sorted(order(driver, *[(SHORT, 4096)] * 4).split()) == ["a", "a", "b", "b"]
+
+
+def test_what_a_client_takes_bounds_what_its_queries_need() -> None:
+    driver = Driver("a", "b", limits={"a": (0, 1232)})
+    gets(driver, 2_500, FEW_REPLIES + 1)
+    assert sorted(order(driver, *[(SHORT, 1232)] * 4).split()) == ["a", "a", "b", "b"]
+    assert set(order(driver, *[(SHORT, 1233)] * 4).split()) == {"b"}
+
+
+@pytest.mark.parametrize("name", ["b", "tcp:b"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_larger_reply_raises_what_all_need_at_once(name: str, stream: bool) -> None:
+    driver = Driver("a", name, limits={"a": (0, 1232)})
+    gets(driver, 300, FEW_REPLIES + 1)
+    assert set(order(driver, *[(SHORT, 4096)] * 4).split()) == {"a", name}
+    ask(driver, SHORT, 4096, stream=stream)
+    ask(driver, SHORT, 4096, stream=stream)
+    sent = driver.sent_to(name)[-1]
+    sent.say(reply_of_size(sent.wire, 1_233))
+    assert set(order(driver, *[(SHORT, 4096)] * 4).split()) == {name}
+
+
+def test_cut_reply_raises_the_need_above_the_limit_of_who_cut_it() -> None:
+    cut = FLAG_QR | FLAG_TC
+    driver = Driver("a", "b", "c", limits={"a": (0, 512), "b": (0, 1232)})
+    gets(driver, 300, FEW_REPLIES + 1)
+    ask(driver, SHORT, 512)  # whoever cuts this does it for the client's sake
+    driver.last.answer(flags=cut)
+    ask(driver, SHORT, 512)
+    driver.last.answer(flags=cut)
+    assert set(order(driver, *[(SHORT, 4096)] * 6).split()) == {"a", "b", "c"}
+    ask(driver, SHORT, 4096)
+    ask(driver, SHORT, 4096)
+    ask(driver, SHORT, 4096)
+    driver.sent_to("c")[-1].answer(flags=cut)  # it passes all: the server has cut that
+    assert set(order(driver, *[(SHORT, 4096)] * 6).split()) == {"a", "b", "c"}
+    driver.sent_to("a")[-2].answer(flags=cut)
+    assert set(order(driver, *[(SHORT, 4096)] * 6).split()) == {"b", "c"}
+
+
+def test_cut_reply_that_came_over_tcp_is_of_its_own_size() -> None:
+    driver = Driver("tcp:a", "b", limits={"tcp:a": (0, 512)})
+    gets(driver, 300, FEW_REPLIES + 1)
+    ask(driver, SHORT, 4096)
+    ask(driver, SHORT, 4096)
+    driver.sent_to("tcp:a")[-1].answer(flags=FLAG_QR | FLAG_TC)
+    assert set(order(driver, *[(SHORT, 4096)] * 4).split()) == {"tcp:a", "b"}
+
+
+def test_late_query_goes_to_one_that_passes_what_its_client_takes() -> None:
+    driver = Driver("a", "b", "any", limits={"a": (0, 512), "b": (0, 512)})
+    gets(driver, 300, FEW_REPLIES + 1)
+    while driver.last.name != "any":
+        gets(driver, 300)
+    ask(driver, SHORT, 4096)
+    driver.advance(0.05)
+    assert [(each.name, each.kind) for each in driver.sent[-2:]] == [("a", FIRST), ("any", HEDGE)]
+
+
+def test_query_that_has_not_left_yet_goes_to_whom_it_would_have_gone_anyway() -> None:
+    driver = Driver("tcp:a", "b", "any", limits={"tcp:a": (0, 512), "b": (0, 512)})
+    gets(driver, 300, FEW_REPLIES + 1)
+    while driver.last.name != "any":
+        gets(driver, 300)
+    ask(driver, SHORT, 4096)
+    driver.last.attempt.waits = True
+    driver.advance(0.05)
+    sent = [(each.name, each.kind) for each in driver.sent[-2:]]
+    assert sent == [("tcp:a", FIRST), ("b", HEDGE)]
+
+
+def test_lost_query_goes_to_one_that_passes_what_its_client_takes() -> None:
+    driver = Driver(
+        *("a", "b", "any"),
+        limits={"a": (0, 512), "b": (0, 512)},
+        hedge_only_losing=True,
+        per_attempt_s=0.2,
+    )
+    gets(driver, 300, FEW_REPLIES + 1)
+    while driver.last.name != "any":
+        gets(driver, 300)
+    driver.advance(15.0)  # no poll is known to be answered so late
+    ask(driver, SHORT, 4096)
+    driver.advance(0.3)
+    assert [(each.name, each.kind) for each in driver.sent[-2:]] == [("a", FIRST), ("any", RETRY)]
+
+
+def test_refused_query_goes_to_whom_it_would_have_gone_anyway() -> None:
+    driver = Driver("a", "b", "any", limits={"a": (0, 512), "b": (0, 512)})
+    gets(driver, 300, FEW_REPLIES + 1)
+    while driver.last.name != "any":
+        gets(driver, 300)
+    ask(driver, SHORT, 4096)
+    driver.last.refuse()
+    assert [(each.name, each.kind) for each in driver.sent[-2:]] == [("a", FIRST), ("b", RETRY)]
+
+
+def test_copy_goes_by_the_largest_reply_that_came() -> None:
+    driver = Driver("a", "b", limits={"a": (0, 512)}, duplicate=2)
+    driver.know(driver.slot("a"), State.IN_USE, 0.018, 0.001)
+    selection = driver.engines[0]._selection
+    driver.advance(1.1)  # sorted by cost
+    wire = query_wire(SHORT, opt=opt_wire(4096))
+    query = Query(None, None, wire, dns.question_end(wire), 0.0)
+    assert selection.copy_target(query) is driver.resolver("b")
+    gets(driver, 300, FEW_REPLIES + 1)
+    assert selection.copy_target(query) is driver.resolver("a")
+
+
+def test_largest_reply_is_remembered_over_a_pause_and_then_forgotten() -> None:
+    largest = LargestReply()
+    query = Query(None, None, bytes(HEADER_BYTES), HEADER_BYTES, 0.0)
+    attempt = Attempt(query, Driver("a").resolver("a"), FIRST, 0.0, 0.0)
+    answers = 7  # of before
+    largest.tick(1000.0, answers)
+    answers += FEW_REPLIES
+    largest.came(attempt, bytes(1_100))
+    largest.tick(1000.1, answers)
+    assert largest.size_bytes == NO_LIMIT
+    largest.tick(1000.2, answers + 1)
+    assert largest.size_bytes == 1_100
+    for at, size_bytes, kept in [
+        (999.0 + LATELY_S, 80, 1_100),
+        (1000.0 + LATELY_S, 80, 1_100),
+        (1000.1 + LATELY_S, 90, 1_100),
+        (999.0 + 2 * LATELY_S, 80, 1_100),
+        (1000.0 + 2 * LATELY_S, 70, 90),
+    ]:
+        answers += FEW_REPLIES + 1
+        if size_bytes > largest.span_bytes:
+            largest.came(attempt, bytes(size_bytes))
+        largest.tick(at, answers)
+        assert largest.size_bytes == kept, at
+    largest.tick(1000.0 + 3 * LATELY_S, answers + 3)
+    assert largest.size_bytes == NO_LIMIT  # a few polls
+
+
+def test_replies_are_measured_only_while_limits_differ() -> None:
+    driver = Driver("a", "b", limits={"a": (100, 512), "b": (0, 512)})
+    fitness = driver.engines[0]._selection.fitness
+    gets(driver, 300, FEW_REPLIES + 1)
+    assert fitness.mixed
+    assert fitness.largest_reply is None
+    driver.entries[1] = replace(driver.entries[1], largest_reply=0)
+    driver.set_roster("a", "b")
+    driver.advance(TICK_S)
+    assert set(order(driver, *[(SHORT, 4096)] * 4).split()) == {"b"}
+    gets(driver, 300, FEW_REPLIES + 1)
+    assert set(order(driver, *[(SHORT, 4096)] * 4).split()) == {"a", "b"}
+    driver.advance(2.0)  # sorted anew, and nothing forgotten
+    assert set(order(driver, *[(SHORT, 4096)] * 4).split()) == {"a", "b"}
 
 
 # -- room -----------------------------------------------------------------------------------------
@@ -241,7 +427,7 @@ def test_new_limits_of_a_resolver_are_obeyed_and_it_goes_on_as_it_was() -> None:
     assert sorted(order(driver, *[(LONG, 0)] * 2).split()) == ["a", "b"]
 
 
-def test_reply_bytes_of_odd_messages_is_bounded() -> None:
+def test_advertised_bytes_of_odd_messages_is_bounded() -> None:
     plain = query_wire(SHORT)
     end = dns.question_end(plain)
     with_opt = query_wire(SHORT, opt=opt_wire(1232))
@@ -256,4 +442,4 @@ def test_reply_bytes_of_odd_messages_is_bounded() -> None:
         **{with_opt[:size]: 512 for size in range(end, end + 5)},
     }
     for wire, size in table.items():
-        assert reply_bytes(Query(None, None, wire, end, 0.0)) == size, wire
+        assert advertised_bytes(Query(None, None, wire, end, 0.0)) == size, wire

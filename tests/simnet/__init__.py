@@ -1,9 +1,11 @@
 """A simulated network that drives the workers' engines in virtual time.
 
-`Net` is where to start. `scenarios` has the lines that must hold, `layouts` the downloads over the
-measured layouts, `probe` asks simulated resolvers by hand; `python -m tests.simnet --help`.
+`Net` is where to start. `scenarios` has the lines that must hold, `sizes` those about sizes of
+replies, `layouts` the downloads over the measured layouts, `probe` asks simulated resolvers by
+hand; `python -m tests.simnet --help`.
 """
 
+from tests.simnet import sizes
 from tests.simnet.clients import Client, ClosedLoop, DnsttClient, IodineClient, OpenLoop
 from tests.simnet.delays import lognormal, uniform
 from tests.simnet.layouts import LAYOUTS, goodput
@@ -31,5 +33,6 @@ __all__ = [
     "SimResolver",
     "goodput",
     "lognormal",
+    "sizes",
     "uniform",
 ]

@@ -152,6 +152,7 @@ class Attempts:
         # An attempt cut short by its query's deadline says nothing about its resolver.
         had_s = attempt.expires_at - attempt.sent_at
         if not overslept and not attempt.waits and had_s >= self._per_attempt_s - ROUNDING_S:
+            attempt.query.late = True
             attempt.resolver.lost += 1
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver
             self._selection.lost(now, attempt.resolver)
@@ -200,8 +201,10 @@ class Attempts:
             lost = True
         if attempt.kind == HEDGE and not overtaken and not self._goes_on(now, attempt):
             return 2 * now - attempt.sent_at
-        if lost and not waits and query.doubted is None:
-            query.doubted = attempt
+        if not waits:
+            query.late = True
+            if lost and query.doubted is None:
+                query.doubted = attempt
         resolver = self._selection.other(now, query, equals_only=not lost)
         down = late.state is State.DOWN
         # A ceiling is for fresh questions, and a stream repeats what is lost by itself.

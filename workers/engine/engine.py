@@ -65,6 +65,7 @@ class Engine:
         "_copies",
         "_deadline_s",
         "_epochs",
+        "_fitness",
         "_held_sockets",
         "_keeper",
         "_keepers_epoch",
@@ -107,6 +108,7 @@ class Engine:
             self._own = OwnQuestion(settings.own_label.encode(), settings.own_proof.encode())
             self._own_length = NAME_LENGTH
         self._selection = Selection(board, worker, settings.load_balance, random)
+        self._fitness = self._selection.fitness
         self._copies = Copies(settings.duplicate) if settings.duplicate > 1 else None
         self._held_sockets = HeldSockets()
         self._resolvers: dict[int, Resolver] = {}
@@ -242,7 +244,8 @@ class Engine:
         query = attempt.query
         asked = query.wire
         end = query.end
-        if len(wire) < dns.HEADER_BYTES or not wire[2] & dns.QR:
+        size_bytes = len(wire)
+        if size_bytes < dns.HEADER_BYTES or not (flags := wire[2]) & dns.QR:
             self.counters.drop("reply_malformed")
             return None
         rcode = wire[3] & 0x0F
@@ -285,8 +288,11 @@ class Engine:
         client = query.client
         if client is None:
             return None
+        largest_reply = self._fitness.largest_reply
+        if largest_reply is not None and (size_bytes > largest_reply.span_bytes or flags & dns.TC):
+            largest_reply.came(attempt, wire)
         if self._copies is not None:
-            size_bytes = len(wire) - end
+            size_bytes -= end
             self._copies.size(now, size_bytes)
             if attempt.kind == COPY:
                 self._copies.returned(now, size_bytes)
@@ -294,7 +300,7 @@ class Engine:
             if query.answered:
                 resolver.late += 1
                 return None
-            if wire[2] & dns.TC and not attempt.over_stream:
+            if flags & dns.TC and not attempt.over_stream:
                 self._fetch_over_tcp(now, attempt, reply)
                 return None
         elif attempt.over_stream:
@@ -382,6 +388,8 @@ class Engine:
             self._rebuild(now)
         self._selection.call_trials(now)
         self._attempts.forget_slowest(now)
+        if self._fitness.largest_reply is not None:
+            self._fitness.largest_reply.tick(now, self.counters.answers)
         self._probe_when_quiet(now)
         if self._waiting:
             self._waiting.serve(now)

@@ -9,9 +9,17 @@ whole pool. The limits come with the roster (what checks found out); 0 is none k
   answers, equal or aside, lets the name through: a slow answer is better than none. At their
   ceilings the query waits for room as in any full pool. Trials, hedges, retries and copies obey it
   too. If nobody lets the name through, what the checks found is of no use, and the rule is off.
-- **Replies.** The query says what its client can take (512 without EDNS), not how much will come:
-  the reply may well be small. So among the equals one with a known smaller limit stands back, but
+- **Replies.** A query needs the smaller of two: what its client can take (512 without EDNS), and
+  the largest reply that came lately in this worker, through whomever. Many a client says 4,096 and
+  never gets a third of it; by its word alone the few that pass 4,096 would carry everything. What
+  will come nobody knows, so among the equals one with a known smaller limit stands back, but
   nobody worse is asked for it, and it is used when the others have no room.
+
+Replies may grow at any time: a client tries for a larger MTU, a download begins. The first larger
+one raises what all queries need at once. So does one that a resolver cut (TC), to above the limit
+of that one. Where they are dropped nothing comes that could, so a query that was late or lost once
+needs what its client can take, and its reply is the first larger one. As long as few replies are
+known that holds for every query.
 
 Turns stay fair. The resolvers are grouped by their limits; each group has its queue, every
 resolver the number of its last turn, and a query takes the head that waited longest of the groups
@@ -29,7 +37,7 @@ from typing import Final
 
 from workers.engine import wire as dns
 from workers.engine.health import State
-from workers.engine.pending import Query
+from workers.engine.pending import Attempt, Query
 from workers.engine.resolver import NO_LIMIT, Resolver
 
 NAME_OVERHEAD: Final = dns.HEADER_BYTES + 4 + 2
@@ -40,6 +48,14 @@ MOST_GROUPS: Final = 16
 """With more kinds of limits than this, names are taken in steps of `NAME_STEP`."""
 
 NAME_STEP: Final = 32
+
+LATELY_S: Final = 300.0
+"""The largest reply counts for so long after it came, and at most for twice as long: a tunnel that
+is idle for some minutes does not lose questions when its download goes on."""
+
+FEW_REPLIES: Final = 100
+"""While no more came in that time, clients are taken at their word: the replies of a tunnel that
+begins, or that only polls now and then, say little of what will come."""
 
 NOBODY: Final[deque[Resolver]] = deque()
 
@@ -59,16 +75,72 @@ class Group:
         return f"<Group {self.longest_name}/{self.largest_reply} {self.ready!r} {self.rest!r}>"
 
 
-class Fitness:
-    """The groups of a pool in one worker. There is always one at least."""
+class LargestReply:
+    """The largest reply that came lately: `size_bytes`, or `NO_LIMIT` while few came.
 
-    __slots__ = ("_longest_name", "_sizes_differ", "_turn", "groups", "mixed")
+    Time goes in spans of `LATELY_S`, of which this one and the one before count. Replies above
+    `span_bytes`, the largest of this one, and those that are cut are to be told; no others.
+    """
+
+    __slots__ = (
+        "_answers_at_turn",
+        "_answers_before",
+        "_before_bytes",
+        "_turn_at",
+        "size_bytes",
+        "span_bytes",
+    )
+
+    def __init__(self) -> None:
+        self._turn_at = 0.0
+        self._answers_before = self._answers_at_turn = 0
+        self._before_bytes = 0
+        self.size_bytes = NO_LIMIT
+        self.span_bytes = 0
+
+    def came(self, attempt: Attempt, wire: bytes) -> None:
+        """Take in a reply as it came from a resolver."""
+        size_bytes = len(wire)
+        if wire[2] & dns.TC and not attempt.over_stream:
+            limit_bytes = attempt.resolver.largest_reply
+            if limit_bytes < advertised_bytes(attempt.query):  # else it is the client's that cuts
+                size_bytes = limit_bytes + 1
+        self.span_bytes = max(self.span_bytes, size_bytes)
+        self.size_bytes = max(self.size_bytes, size_bytes)
+
+    def tick(self, now: float, answers: int) -> None:
+        """Let time pass. `answers` is how many the pool has had so far."""
+        if now >= self._turn_at:
+            self._answers_before = self._answers_at_turn if self._turn_at else answers
+            self._answers_at_turn = answers
+            self._before_bytes = self.span_bytes
+            self.span_bytes = 0
+            self._turn_at = now + LATELY_S
+        few = answers - self._answers_before <= FEW_REPLIES
+        self.size_bytes = NO_LIMIT if few else max(self._before_bytes, self.span_bytes)
+
+
+class Fitness:
+    """The groups of a pool in one worker. There is always one at least.
+
+    `largest_reply` is None while all have the same limit for replies.
+    """
+
+    __slots__ = (
+        "_longest_name",
+        "_smallest_limit",
+        "_turn",
+        "groups",
+        "largest_reply",
+        "mixed",
+    )
 
     def __init__(self) -> None:
         self.groups = [Group((NO_LIMIT, NO_LIMIT))]
         self.mixed = False
-        self._sizes_differ = False
+        self.largest_reply: LargestReply | None = None
         self._longest_name = 0
+        self._smallest_limit = NO_LIMIT
         self._turn = 0
 
     def order(self) -> list[Resolver]:
@@ -93,7 +165,12 @@ class Fitness:
         self._turn = len(ready)
         self.groups = list(groups.values()) or [Group((NO_LIMIT, NO_LIMIT))]
         self.mixed = len(self.groups) > 1
-        self._sizes_differ = len({group.largest_reply for group in self.groups}) > 1
+        limits_of_replies = {group.largest_reply for group in self.groups}
+        self._smallest_limit = min(limits_of_replies)
+        if len(limits_of_replies) == 1:
+            self.largest_reply = None
+        elif self.largest_reply is None:
+            self.largest_reply = LargestReply()
         self._longest_name = max((group.longest_name for group in groups.values()), default=0)
 
     def set_copy_targets(self, candidates: Iterable[Resolver]) -> None:
@@ -114,9 +191,8 @@ class Fitness:
 
     def passes_whole(self, query: Query, resolver: Resolver) -> bool:
         """... and by the rule for replies."""
-        return self.passes(query, resolver) and (
-            not self._sizes_differ or reply_bytes(query) <= resolver.largest_reply
-        )
+        name, size = self._sizes(query)
+        return name <= resolver.longest_name and size <= resolver.largest_reply
 
     def ready(self, query: Query) -> deque[Resolver]:
         """Return the queue whose head has the next turn at this query; empty if there is none."""
@@ -166,14 +242,21 @@ class Fitness:
         return min(targets, key=lambda ranked: ranked[:2])[2] if targets else None
 
     def _sizes(self, query: Query) -> tuple[int, int]:
-        """Return how long the name is and how large a reply the client takes, 0 if no matter."""
+        """Return how long a name and how large a reply are to pass; 0 for either if no matter."""
         name = query.end - NAME_OVERHEAD
         if name > self._longest_name:
             name = 0
-        return name, reply_bytes(query) if self._sizes_differ else 0
+        if self.largest_reply is None:
+            return name, 0
+        size = self.largest_reply.size_bytes
+        if query.late or size > self._smallest_limit:
+            advertised = advertised_bytes(query)
+            if query.late or advertised < size:
+                size = advertised
+        return name, size
 
 
-def reply_bytes(query: Query) -> int:
+def advertised_bytes(query: Query) -> int:
     """Return how large a reply the client of a query can take over UDP."""
     wire = query.wire
     end = query.end

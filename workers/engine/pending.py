@@ -32,7 +32,8 @@ class Query:
     """A question of a client, or of the relay's own (then `client` is None).
 
     `wire` is as it came, `end` is the end of its question, `reply` the message for the client.
-    `refused` says that a resolver refused it, `doubted` is its first attempt taken for lost.
+    `refused` says that a resolver refused it, `late` that an attempt of it was late or lost,
+    `doubted` is its first attempt taken for lost.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Query:
         "deadline_at",
         "doubted",
         "end",
+        "late",
         "open",
         "refused",
         "refused_by",
@@ -63,6 +65,7 @@ class Query:
         self.doubted: Attempt | None = None
         self.tried: list[Resolver] = []
         self.refused = False
+        self.late = False
         self.refused_by: list[Resolver] | None = None
         self.reply = b""
 

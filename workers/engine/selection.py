@@ -75,15 +75,14 @@ EXPLORE_PAUSE_S: Final = 0.02
 class Selection:
     """The resolvers of a pool in the order in which this worker uses them.
 
-    `random` gives floats in [0, 1). `revivals` are resolvers that are down and due for a copy of
-    a live query.
+    `random` gives floats in [0, 1). `fitness` says what each lets through, `revivals` are resolvers
+    that are down and due for a copy of a live query.
     """
 
     __slots__ = (
         "_all",
         "_board",
         "_explore_at",
-        "_fitness",
         "_fresh",
         "_held_back",
         "_idle",
@@ -98,6 +97,7 @@ class Selection:
         "_weighted",
         "_weights",
         "_worker",
+        "fitness",
         "revivals",
         "soonest_rto_s",
     )
@@ -109,10 +109,10 @@ class Selection:
         self._random = random
         self._all: list[Resolver] = []
         self.soonest_rto_s = INITIAL_RTO_S
-        self._fitness = Fitness()
+        self.fitness = Fitness()
         self._mixed = False
-        self._ready = self._fitness.groups[0].ready
-        self._rest = self._fitness.groups[0].rest
+        self._ready = self.fitness.groups[0].ready
+        self._rest = self.fitness.groups[0].rest
         self._held_back: list[tuple[int, int, Resolver]] = []
         self._weighted: list[Resolver] = []
         self._weights: list[float] = []
@@ -125,8 +125,8 @@ class Selection:
         self.revivals: deque[Resolver] = deque()
 
     def __repr__(self) -> str:
-        ready = " ".join(resolver.name for resolver in self._fitness.order())
-        rest = " ".join(each.name for group in self._fitness.groups for each in group.rest)
+        ready = " ".join(resolver.name for resolver in self.fitness.order())
+        rest = " ".join(each.name for group in self.fitness.groups for each in group.rest)
         held_back = " ".join(entry[2].name for entry in self._held_back)
         return f"<Selection {self._policy} ready=[{ready}] rest=[{rest}] held back=[{held_back}]>"
 
@@ -164,7 +164,7 @@ class Selection:
             fresh = [resolver for resolver in self._all if resolver.state is State.FRESH]
             ready = ([resolver for resolver in fresh if resolver.answered] or fresh) + ready
         chosen = set(ready)
-        fitness = self._fitness
+        fitness = self.fitness
         kept = [resolver for resolver in fitness.order() if resolver in chosen]
         old = set(kept)
         fitness.sort([resolver for resolver in ready if resolver not in old] + kept, rest)
@@ -208,19 +208,19 @@ class Selection:
             drawn = self._by_weight(query)
             if drawn is not None and (not drawn.interval_ns or self._has_token(now, drawn)):
                 return drawn
-        ready = self._fitness.ready(query) if self._mixed else self._ready
+        ready = self.fitness.ready(query) if self._mixed else self._ready
         while ready:
             resolver = ready[0]
             if not resolver.interval_ns or self._has_token(now, resolver):
                 ready.rotate(-1)
                 if self._mixed:
-                    self._fitness.took(resolver)
+                    self.fitness.took(resolver)
                 return resolver
             ready.popleft()
             self._hold_back(resolver)
             if self._mixed:
-                ready = self._fitness.ready(query)
-        rest = self._fitness.rest(query) if self._mixed else self._rest
+                ready = self.fitness.ready(query)
+        rest = self.fitness.rest(query) if self._mixed else self._rest
         while rest:
             resolver = rest[0]
             if not resolver.interval_ns or self._has_token(now, resolver):
@@ -228,7 +228,7 @@ class Selection:
             del rest[0]
             self._hold_back(resolver)
             if self._mixed:
-                rest = self._fitness.rest(query)
+                rest = self.fitness.rest(query)
         if not self._held_back:
             return self.take_trial(now, self.revivals, query)
         return None
@@ -242,19 +242,19 @@ class Selection:
         if self._held_back:
             self._let_back(now)
         tried = query.tried
-        for ready in self._fitness.lines(query) if self._mixed else (self._ready,):
+        for ready in self.fitness.lines(query) if self._mixed else (self._ready,):
             for _ in range(len(ready)):
                 resolver = ready[0]
                 if resolver in tried:
                     ready.rotate(-1)
                 elif not resolver.interval_ns or self._has_token(now, resolver):
                     ready.rotate(-1)
-                    self._fitness.took(resolver)
+                    self.fitness.took(resolver)
                     return resolver
                 else:
                     ready.popleft()
                     self._hold_back(resolver)
-        for rest in self._fitness.rests(query) if self._mixed else (self._rest,):
+        for rest in self.fitness.rests(query) if self._mixed else (self._rest,):
             position = 0
             while position < len(rest):
                 resolver = rest[position]
@@ -270,13 +270,13 @@ class Selection:
         if equals_only:
             return None
         for resolver in self._fresh:
-            if resolver not in tried and self._fitness.passes(query, resolver):
+            if resolver not in tried and self.fitness.passes(query, resolver):
                 return resolver
         return self.take_trial(now, self.revivals, query, tried)
 
     def copy_target(self, query: Query) -> Resolver | None:
         """Return the resolver without a ceiling that answers soonest and surest, for a copy."""
-        return self._fitness.copy_target(query)
+        return self.fitness.copy_target(query)
 
     def explore(self, now: float, query: Query) -> Resolver | None:
         """Return a resolver that may get a waiting query above its ceiling, or None."""
@@ -286,7 +286,7 @@ class Selection:
         words = self._board.words
         for _, _, resolver in self._held_back:
             calm = now_ns - words[resolver.refused_word] >= int(TROUBLE_S * NS)
-            calm = calm and self._fitness.passes(query, resolver)
+            calm = calm and self.fitness.passes(query, resolver)
             if calm and buckets.take(words, resolver.explore_word, now_ns, int(EXPLORE_S * NS), 0):
                 resolver.extra_at = now
                 return resolver
@@ -347,7 +347,7 @@ class Selection:
             point = self._random() * self._weights[-1]
             last = len(self._weighted) - 1
             resolver = self._weighted[min(bisect_right(self._weights, point), last)]
-            if not self._mixed or self._fitness.passes_whole(query, resolver):
+            if not self._mixed or self.fitness.passes_whole(query, resolver):
                 return resolver
         return None
 
@@ -386,7 +386,7 @@ class Selection:
                 line.append(resolver)
                 continue
             resolver.on_trial = False
-            if not self._fitness.passes(query, resolver):
+            if not self.fitness.passes(query, resolver):
                 continue
             if resolver.state is State.FRESH:
                 wait_s = resolver.per_attempt_s  # given back by its reply, see `trial_over`
