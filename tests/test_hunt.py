@@ -95,6 +95,24 @@ def test_hunt_keeps_its_pace_whatever_its_concurrency() -> None:
     asyncio.run(main())
 
 
+def test_hunt_with_a_pace_ends_with_its_last_candidate_or_when_it_is_stopped() -> None:
+    async def main() -> None:
+        network = Network()
+        # As many runners as would wait for 20 s if each waited for a time of its own.
+        hunt = Hunt(network.check, concurrency=200, pace_s=0.1)
+        ended, found = await hunted(hunt, iter(addresses(3)))
+        assert (ended, len(found)) == (True, 3)
+
+        slow = Hunt(network.check, concurrency=5, pace_s=60.0)
+        run = asyncio.ensure_future(hunted(slow, iter(addresses(3))))
+        await until(lambda: len(network.at) == 4)
+        slow.stop()
+        assert (await run)[0] is False
+        assert len(network.at) == 4
+
+    asyncio.run(main())
+
+
 def test_hunt_stopped_begins_no_more_and_goes_on_where_it_was() -> None:
     async def main() -> None:
         network, everybody = Network(), addresses(100)

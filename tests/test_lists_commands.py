@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -137,6 +138,13 @@ async def _silent(request: web.Request) -> web.StreamResponse:
     while request.transport and not request.transport.is_closing():
         await asyncio.sleep(0.02)
     return answer
+
+
+def _answer_plainly(listener: socket.socket) -> None:
+    client, _ = listener.accept()
+    with client:
+        client.recv(4096)
+        client.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
 
 @pytest.fixture(scope="module")
@@ -356,6 +364,15 @@ def test_update_takes_nothing_from_a_server_that_is_not_verified(
         source = f"a={other.url('/list')}"
         done = ran(tmp_path, "update", "--source", source, "--ca-file", authority.file)
         assert "relay: error: a: its certificate: IP address mismatch" in done.stderr
+
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        # As a web server without TLS, or a page that stands between.
+        answer = threading.Thread(target=_answer_plainly, args=(plain,))
+        answer.start()
+        source = f"a=https://127.0.0.1:{plain.getsockname()[1]}/list"
+        done = ran(tmp_path, "update", "--source", source, "--ca-file", authority.file)
+        answer.join(10)
+    assert done.stderr == "relay: error: a: does not speak TLS on this port\n"
 
     assert len(server.asked) == asked
     assert names(tmp_path) == []

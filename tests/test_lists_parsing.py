@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.lists import parsing
-from relay.lists.addresses import ipv4_number, is_public, is_public_number, unglue
+from relay.lists.addresses import (
+    ipv4_number,
+    is_public,
+    is_public_nowhere,
+    is_public_number,
+    unglue,
+)
 from relay.lists.parsing import MOST_ENTRIES, MOST_EXPANDED, WARNINGS_SHOWN, Parsed, read
 from relay.lists.ranges import sample
 from relay.resolver_address import parse
@@ -158,9 +164,29 @@ def test_read_blocks_are_taken_for_so_many_addresses_in_all() -> None:
         "9.0.0.0/17:53\n8.8.8.8\n10.0.0.0/15:53\n11.0.0.0/16:53\n[2620::/32]:53\n1.1.1.1"
     )
 
-    assert MOST_EXPANDED - 2 < len(result.resolvers) + result.not_public <= MOST_EXPANDED + 2
-    assert {"8.8.8.8", "1.1.1.1"} <= result.resolvers.keys()
-    assert result.warnings[0].startswith("line 3: 10.0.0.0/15:53: blocks are taken for 65,536 ")
+    assert MOST_EXPANDED - 2 < len(result.resolvers) <= MOST_EXPANDED + 2
+    assert {"8.8.8.8", "1.1.1.1", "11.0.0.1"} <= result.resolvers.keys()
+    # What is left out takes no room of what is not.
+    assert result.warnings[0].startswith("line 3: 10.0.0.0/15:53 is not of the public internet")
+    assert result.warnings[1].startswith("line 4: 11.0.0.0/16:53: blocks are taken for 65,536 ")
+
+
+def test_is_public_nowhere_agrees_with_every_address_of_the_block() -> None:
+    for text, expected in (
+        ("10.0.0.0/8", True),
+        ("10.1.2.3/32", True),
+        ("224.0.0.0/4", True),
+        ("0.0.0.0/0", False),
+        ("192.0.0.0/16", False),
+        ("8.8.8.0/24", False),
+        ("fd00::/8", True),
+        ("fe80::/10", True),
+        ("2001:db8::/48", True),
+        ("2001::/16", False),
+        ("::/0", False),
+        ("2606:4700::/32", False),
+    ):
+        assert is_public_nowhere(ipaddress.ip_network(text)) is expected, text
 
 
 def test_read_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,9 @@ class Hunt:
         self._open.set()
         self._answered = False
         """Whether anybody has answered yet."""
-        self._stopped = False
+        self._stopped = asyncio.Event()
         self._woken = asyncio.Event()
+        self._turn = asyncio.Lock()
         self._next_at = 0.0
         self._candidates: Iterator[ResolverAddress] = iter(())
         self._on_verdict: OnVerdict = lambda _: None
@@ -113,14 +114,14 @@ class Hunt:
         with what was left of the candidates put back, then with its own.
         """
         self._candidates, self._on_verdict = candidates, on_verdict
-        self._stopped = False
+        self._stopped.clear()
         self._at_end = False
         self._open.set()
         self._since = time.monotonic()
         runners = [asyncio.ensure_future(self._runner()) for _ in range(self._concurrency)]
         try:
             await asyncio.gather(*runners)
-            while self._doubt.held and not self._stopped:
+            while self._doubt.held and not self._stopped.is_set():
                 await self._settle()  # may put them back into the queue
                 await self._runner()
         finally:
@@ -130,11 +131,11 @@ class Hunt:
             self._busy_s += time.monotonic() - self._since
             self._since = None
             self._put_back()
-        return not self._stopped
+        return not self._stopped.is_set()
 
     def stop(self) -> None:
         """Begin no more checks."""
-        self._stopped = True
+        self._stopped.set()
         self._open.set()
         self._woken.set()
 
@@ -156,19 +157,16 @@ class Hunt:
     async def _runner(self) -> None:
         while True:
             await self._open.wait()
-            if self._pace_s:
-                now = time.monotonic()
-                at = max(now, self._next_at)
-                self._next_at = at + self._pace_s
-                if at > now:
-                    await asyncio.sleep(at - now)
-                    if not self._open.is_set():
-                        continue
-            if self._stopped:
-                return
-            address = self._next()
-            if address is None:
-                return
+            # One at a time waits for the time of the next check. Were it given to all of them at
+            # once, those without a candidate would wait, too, and the hunt for them.
+            async with self._turn:
+                await self._reach_time()
+                if not self._open.is_set():
+                    continue
+                address = None if self._stopped.is_set() else self._next()
+                if address is None:
+                    return
+                self._next_at = time.monotonic() + self._pace_s
             slow = _may_take_long(address)
             self._slow_open += slow
             try:
@@ -181,6 +179,14 @@ class Hunt:
             self._take(verdict)
             if self._doubt.is_raised and self._open.is_set():
                 await self._settle()
+
+    async def _reach_time(self) -> None:
+        """Wait until the next check may begin, or the hunt is stopped."""
+        wait_s = self._next_at - time.monotonic()
+        if wait_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._stopped.wait()
 
     def _next(self) -> ResolverAddress | None:
         while True:
@@ -233,7 +239,7 @@ class Hunt:
             log.warning("nobody answers%s: discovery waits for this machine's network", more)
             self.is_out = True
             await self._wait_out()
-            if not self._stopped:
+            if not self._stopped.is_set():
                 log.info("the network answers again: discovery goes on")
         finally:
             self.is_out = False
@@ -269,7 +275,7 @@ class Hunt:
             self._again.extend(waiting)
             waiting.clear()
         self._put_back()
-        while not self._stopped:
+        while not self._stopped.is_set():
             tried = self._some(min(count, self._concurrency))
             is_back = True
             try:

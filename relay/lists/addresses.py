@@ -90,6 +90,15 @@ def is_public(host: str) -> bool:
     return ip in _UNICAST_6 and not any(ip in block for block in _SPECIAL_6)
 
 
+def is_public_nowhere(block: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    """Whether no address of a block is one of the public internet."""
+    if isinstance(block, ipaddress.IPv6Network):
+        inside = any(block.subnet_of(special) for special in _SPECIAL_6)
+        return inside or not block.overlaps(_UNICAST_6)
+    at = bisect.bisect_right(_FIRSTS, int(block.network_address)) - 1
+    return at >= 0 and int(block.broadcast_address) <= _LASTS[at]
+
+
 def unglue(text: str) -> list[tuple[str, int]]:
     """Return the IPv4 addresses, with their ports, that `text` is when nothing stands between them.
 

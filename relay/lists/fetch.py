@@ -36,6 +36,7 @@ from relay.lists.store import LARGEST_REGISTRY_BYTES, ListError, ListStore, Orig
 from relay.resolver_address import ResolverAddress
 from relay.ways_out import DIRECT, Proxy
 from shared.printable import printable
+from workers.transports.faults import in_words
 
 LARGEST_BYTES: Final = LARGEST_REGISTRY_BYTES
 """What is read of any list; the store has narrower bounds for what is no registry's file."""
@@ -203,6 +204,8 @@ def _redirected(url: str, location: str) -> str:
 def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return in_words(error)  # its errno is no errno
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)  # event loops write texts of their own into some
     return printable(str(getattr(error, "strerror", None) or error))

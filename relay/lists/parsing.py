@@ -31,6 +31,7 @@ from relay.lists.addresses import (
     ipv4_text,
     is_host,
     is_public,
+    is_public_nowhere,
     is_public_number,
     unglue,
 )
@@ -323,6 +324,10 @@ class _Reader:
             return True
         if network.version == 4 and network.prefixlen < 31:
             first, last = first + 1, last - 1
+        if not self._own and is_public_nowhere(network):
+            # Before it takes the room of others.
+            self._private(word, min(last - first + 1, MOST_EXPANDED))
+            return True
         self._expand(word, network.version, first, last, port)
         return True
 
