@@ -4,6 +4,7 @@
 measured layouts, `probe` asks simulated resolvers by hand; `python -m tests.simnet --help`.
 """
 
+from tests.simnet import dead_lists as _dead_lists  # noqa: F401 - it registers its lines
 from tests.simnet.clients import Client, ClosedLoop, DnsttClient, IodineClient, OpenLoop
 from tests.simnet.delays import lognormal, uniform
 from tests.simnet.layouts import LAYOUTS, goodput
