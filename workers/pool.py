@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Final, Protocol
 
@@ -32,6 +32,9 @@ MAX_REASON_CHARS: Final = 200
 
 RENEW_S: Final = 1.0
 """How often resolvers that are down are looked through for sockets of no more use."""
+
+RENEWED: Final = 32
+"""Resolvers looked at each time: of a long list nearly all may be down."""
 
 FaultReport = Callable[[int, str], None]
 """Takes a resolver's slot and what is wrong with it, or an empty string when it is over."""
@@ -67,6 +70,7 @@ class Pool:
         self._armed_at = 0.0
         self._tick_at = 0.0
         self._renew_at = 0.0
+        self._renew_turn = 0
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -157,9 +161,7 @@ class Pool:
             self.engine.tick(now)
             if now >= self._renew_at:
                 self._renew_at = now + RENEW_S
-                for resolver in self.engine.resolvers:
-                    if resolver.state is State.DOWN:
-                        resolver.transport.renew()
+                self._renew_turn = renew_some(self.engine.resolvers, self._renew_turn)
             self._tick_at = now + TICK_S
             if (
                 self._idle is not None
@@ -170,3 +172,13 @@ class Pool:
         self._armed_at = 0.0  # flush shall not arm, the line after it does
         self.flush()
         self._arm()
+
+
+def renew_some(resolvers: Iterable[Resolver], turn: int) -> int:
+    """Have some of those that are down make their sockets anew; return whose turn is next."""
+    down = [resolver for resolver in resolvers if resolver.state is State.DOWN]
+    if turn >= len(down):
+        turn = 0
+    for resolver in down[turn : turn + RENEWED]:
+        resolver.transport.renew()
+    return turn + RENEWED

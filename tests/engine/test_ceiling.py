@@ -438,6 +438,8 @@ def test_trials_take_one_query_in_eight_at_most_beside_two_hundred_dead(workers:
     driver.set_roster("a", *dead)
     for name in dead:
         driver.play(name, is_silent)
+        for worker in range(workers):
+            driver.resolver(name, worker).heard = True  # strangers have no trials of live queries
     asked = driver.traffic(rate_qps=200, seconds=10.0)
     driver.advance(5.0)
     for worker in range(workers):

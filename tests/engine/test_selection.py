@@ -11,7 +11,7 @@ from shared import layout
 from tests.engine.driver import Driver, answers, is_closed, is_silent, loses, refuses
 from tests.rig.wire import SERVFAIL
 from workers.engine.health import State
-from workers.engine.pending import COPY, FIRST, PROBE
+from workers.engine.pending import COPY, PROBE
 from workers.engine.resolver import NS
 
 WORKERS = [1, 2, 4]
@@ -102,16 +102,19 @@ def test_fresh_resolver_whose_replies_are_refusals_is_judged_after_eight() -> No
     assert driver.state("new") is State.ASIDE
 
 
-def test_fresh_resolver_that_is_silent_costs_one_query_per_attempt_time() -> None:
-    driver = Driver("a")
+@pytest.mark.parametrize(("duplicate", "kind"), [(1, PROBE), (2, COPY)])
+def test_fresh_resolver_that_is_silent_costs_one_question_beside_per_attempt_time(
+    duplicate: int, kind: int
+) -> None:
+    driver = Driver("a", duplicate=duplicate)
     reachable(driver, a=0.020)
     driver.set_roster("a", "new")
     driver.play("new", is_silent)
     asked = driver.traffic(rate_qps=100, seconds=10.0)
     driver.advance(3.0)
-    assert len(driver.sent_to("new", FIRST)) == 5
-    assert {len(each.replies) for each in asked} == {1}
-    assert {each.reply[3] & 0x0F for each in asked} == {0}
+    assert [sent.kind for sent in driver.sent_to("new")] == [kind] * 5
+    assert {len(each.replies) for each in asked} == set(range(1, duplicate + 1))
+    assert {reply[3] & 0x0F for each in asked for reply in each.replies} == {0}
 
 
 def test_fresh_resolvers_with_nobody_in_use_carry_the_load() -> None:

@@ -1,11 +1,11 @@
 """A simulated network that drives the workers' engines in virtual time.
 
 `Net` is where to start. `scenarios` has the lines that must hold, `sizes` those about sizes of
-replies, `layouts` the downloads over the measured layouts, `probe` asks simulated resolvers by
-hand; `python -m tests.simnet --help`.
+replies, `dead_lists` those about long lists that are mostly dead; `layouts` the downloads over the
+measured layouts; `probe` asks simulated resolvers by hand; `python -m tests.simnet --help`.
 """
 
-from tests.simnet import sizes
+from tests.simnet import dead_lists, sizes
 from tests.simnet.clients import Client, ClosedLoop, DnsttClient, IodineClient, OpenLoop
 from tests.simnet.delays import lognormal, uniform
 from tests.simnet.layouts import LAYOUTS, goodput
@@ -31,6 +31,7 @@ __all__ = [
     "Server",
     "Session",
     "SimResolver",
+    "dead_lists",
     "goodput",
     "lognormal",
     "sizes",

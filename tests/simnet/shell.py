@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.simnet.wire import IDS
 from workers.engine.engine import TICK_S, Engine
-from workers.engine.health import State
 from workers.engine.pending import Attempt, Query
 from workers.engine.resolver import Resolver
-from workers.pool import RENEW_S
+from workers.pool import RENEW_S, renew_some
 from workers.settings import ResolverEntry
 from workers.transports.faults import PACKET_ERRNOS, Backoff
 from workers.transports.udp_resolver import (
@@ -68,6 +67,7 @@ class Shell:
         self.armed_at = inf
         self._tick_at = 0.0
         self._renew_at = 0.0
+        self._renew_turn = 0
 
     def set_roster(self, entries: list[ResolverEntry]) -> None:
         """Take over a roster."""
@@ -136,9 +136,7 @@ class Shell:
             engine.tick(now)
             if now >= self._renew_at:
                 self._renew_at = now + RENEW_S
-                for resolver in engine.resolvers:
-                    if resolver.state is State.DOWN:
-                        resolver.transport.renew()
+                self._renew_turn = renew_some(engine.resolvers, self._renew_turn)
             self._tick_at = now + TICK_S
         self.armed_at = 0.0
         self.flush()

@@ -121,6 +121,7 @@ class Attempts:
         late_s = resolver.rto_s
         if not resolver.srtt_s:
             late_s = FIRST_LOOK_S
+            self._selection.asked_stranger(now, resolver)
         elif not resolver.equal and self._settings.hedge_only_losing:
             late_s = min(late_s, self._trial_s)
         if query.tried and kind != COPY:
@@ -217,6 +218,8 @@ class Attempts:
         if resolver is None and again and not down:
             # Nobody else is there, or all are lossy: better again than to wait for per_attempt.
             resolver = self._selection.choose(now, query)
+        if resolver is None and waits:
+            resolver = self._selection.stranger(now, query)
         if resolver is not None:
             if waits and self._settings.hedge_only_losing:
                 self.close(attempt)  # it goes there instead, not twice
@@ -365,5 +368,6 @@ class Attempts:
     def watched_replied(self, resolver: Resolver) -> None:
         """A resolver that is not simply in use replied: its keeper is to know it soon."""
         self._publisher.urgent[resolver.slot] = resolver
+        resolver.heard = True
         if resolver.state is State.FRESH:
             self._selection.trial_over(resolver)

@@ -25,20 +25,20 @@ from workers.engine import wire as dns
 from workers.engine.attempts import REFUSALS, Attempts
 from workers.engine.copies import DELAY_SHARE, Copies
 from workers.engine.counters import PoolCounters
-from workers.engine.health import DOWN_TRIAL_S, State
+from workers.engine.health import State
 from workers.engine.held import HeldSockets
 from workers.engine.keeper import Keeper
 from workers.engine.pending import (
     COPY,
     FIRST,
-    PROBE,
     RETRY,
     Attempt,
     Client,
     Query,
 )
 from workers.engine.publishing import Publisher
-from workers.engine.resolver import NS, Resolver
+from workers.engine.resolver import Resolver
+from workers.engine.scouting import Scouting
 from workers.engine.selection import Selection
 from workers.engine.timers import TimingWheel
 from workers.settings import PoolSettings, ResolverEntry
@@ -73,10 +73,10 @@ class Engine:
         "_own",
         "_own_length",
         "_per_attempt_s",
-        "_probe_at",
         "_publisher",
         "_rebuild_at",
         "_resolvers",
+        "_scouting",
         "_selection",
         "_settings",
         "_sort_at",
@@ -120,7 +120,6 @@ class Engine:
         self._stale = True
         self._rebuild_at = 0.0
         self._sort_at = 0.0
-        self._probe_at = 0.0
         self.counters = PoolCounters(board, worker, pool)
         self.outbox: deque[Attempt | Query] = deque()
         self._attempts = Attempts(
@@ -133,6 +132,15 @@ class Engine:
             self.outbox,
         )
         self._waiting = self._attempts.waiting
+        self._scouting = Scouting(
+            board,
+            settings,
+            self._selection,
+            self._keeper,
+            self._attempts,
+            self.counters,
+            self.outbox,
+        )
 
     def __repr__(self) -> str:
         return f"<Engine {self._settings.name} pending={self.counters.pending} {self._selection!r}>"
@@ -218,12 +226,13 @@ class Engine:
             counters.drop("client_overload")
             self._attempts.fail(query)
             return None
-        resolver = None if self._waiting else self._selection.choose(now, query)
+        selection = self._selection
+        resolver = None if self._waiting else selection.choose(now, query)
         if resolver is None:
             self._attempts.wait_or_fail(now, query)
             return None
-        if self._selection.revivals:
-            self._revive(now, query, resolver)
+        if selection.revivals or selection.strangers:
+            self._scouting.beside(now, query, resolver)
         if self._copies is not None:
             self._plan_copies(now, query, self._copies)
         return self._attempts.open(now, query, resolver, FIRST)
@@ -268,6 +277,11 @@ class Engine:
         resolver = attempt.resolver
         if attempt.overdue:
             resolver.overdue -= 1
+        client = query.client
+        if client is None and resolver.state is not State.DOWN:
+            self._attempts.watched_replied(resolver)
+            self._stale = True  # somebody is there
+            return None
         if rcode in NOT_ANSWERS:
             self._attempts.refused(now, attempt, reply, rcode)
             return None
@@ -285,7 +299,6 @@ class Engine:
             attempts.slowest_s = round_trip
         if resolver.watched:
             attempts.watched_replied(resolver)
-        client = query.client
         if client is None:
             return None
         largest_reply = self._fitness.largest_reply
@@ -390,7 +403,7 @@ class Engine:
         self._attempts.forget_slowest(now)
         if self._fitness.largest_reply is not None:
             self._fitness.largest_reply.tick(now, self.counters.answers)
-        self._probe_when_quiet(now)
+        self._scouting.tick(now, self._resolvers.values())
         if self._waiting:
             self._waiting.serve(now)
 
@@ -457,30 +470,6 @@ class Engine:
         query.reply = self._own.reply(wire)
         self.outbox.append(query)
         return True
-
-    def _revive(self, now: float, query: Query, chosen: Resolver) -> None:
-        """Send a copy of a live query to a resolver that is down."""
-        resolver = self._selection.take_trial(now, self._selection.revivals, query, (chosen,))
-        if resolver is not None:
-            self.counters.copies += 1
-            self.outbox.append(self._attempts.open(now, query, resolver, COPY))
-
-    def _probe_when_quiet(self, now: float) -> None:
-        """Ask the resolvers of the shard that are down ourselves, if no live query goes there."""
-        if now < self._probe_at:
-            return
-        interval_s = self._settings.probe_interval_s
-        self._probe_at = now + interval_s
-        quiet_since_ns = int((now - interval_s + DOWN_TRIAL_S) * NS)
-        wire = dns.probe(self._settings.probe_name)
-        for resolver in self._resolvers.values():
-            if (
-                resolver.state is State.DOWN
-                and self._keeper.keeps(resolver.slot)
-                and self._board.words[resolver.trial_word] <= quiet_since_ns
-            ):
-                query = Query(None, None, wire, len(wire), now + self._per_attempt_s)
-                self.outbox.append(self._attempts.open(now, query, resolver, PROBE))
 
     def _rebuild(self, now: float) -> None:
         """Read all verdicts and sort the resolvers anew; the more there are, the less often."""

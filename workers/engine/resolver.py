@@ -40,7 +40,11 @@ ANY_REPLY: Final = 4_096
 
 
 class Resolver:
-    """One resolver of one pool in one worker. Times in seconds."""
+    """One resolver of one pool in one worker. Times in seconds.
+
+    `heard` says that it has ever replied, as far as this worker knows; one of which nothing was
+    heard is a stranger, see `workers.engine.scouting`.
+    """
 
     __slots__ = (
         "_board",
@@ -58,6 +62,7 @@ class Resolver:
         "explore_word",
         "extra_at",
         "group",
+        "heard",
         "held",
         "interval_ns",
         "is_stream",
@@ -137,6 +142,7 @@ class Resolver:
         self.overdue = words[left + layout.COUNTER_OVERDUE]
         self.rtt_sum_s = words[left + layout.COUNTER_RTT_SUM] / NS
         self.deviation_sum_s = words[left + layout.COUNTER_DEVIATION_SUM] / NS
+        self.heard = self.answered > 0 or self.refused > 0
         self._published = self._activity()
         self._expecting_until = 0.0
         self.random_until = 0.0
@@ -198,6 +204,10 @@ class Resolver:
         self.latency_s = words[base + layout.RESOLVER_LATENCY] / NS
         self.cost_s = words[base + layout.RESOLVER_COST] / NS
         self.read_figures(now)
+        if self.state in (State.IN_USE, State.ASIDE) or self.srtt_s:
+            self.heard = True
+        elif self.state is State.DOWN:
+            self.heard = self.answered > 0  # what a plain question alone brought is of no use
 
     def read_figures(self, now: float) -> None:
         """Take over the figures that move with every batch of answers: round trip and rates."""

@@ -7,8 +7,9 @@ has no token is out of both lines until its next token is due, so nothing is loo
 lines are rebuilt on the tick when a verdict changed. Where resolvers differ in what they let
 through there is a pair of lines for each kind, see `workers.engine.fitness`.
 
-Resolvers that are fresh, aside or down also come up for trials, when their trial word on the board
-says so; the word is shared, so over all workers a trial happens once.
+Resolvers that are aside, or fresh and have replied, also come up for trials of live queries, when
+their trial word on the board says so; the word is shared, so over all workers a trial happens once.
+Those that are down and strangers are asked beside a query, see `workers.engine.scouting`.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Selection:
     """The resolvers of a pool in the order in which this worker uses them.
 
     `random` gives floats in [0, 1). `fitness` says what each lets through, `revivals` are resolvers
-    that are down and due for a copy of a live query.
+    that are down and due for a copy of a live query, `strangers` those, fresh or down, that have
+    never replied. `nobody_answers` says that no resolver that is up has replied yet.
     """
 
     __slots__ = (
@@ -98,8 +100,10 @@ class Selection:
         "_weights",
         "_worker",
         "fitness",
+        "nobody_answers",
         "revivals",
         "soonest_rto_s",
+        "strangers",
     )
 
     def __init__(self, board: Board, worker: int, policy: str, random: Callable[[], float]) -> None:
@@ -122,7 +126,9 @@ class Selection:
         self._explore_at = 0.0
         self._since_trial = 0
         self._trial_every = TRIAL_EVERY
+        self.nobody_answers = True
         self.revivals: deque[Resolver] = deque()
+        self.strangers: deque[Resolver] = deque()
 
     def __repr__(self) -> str:
         ready = " ".join(resolver.name for resolver in self.fitness.order())
@@ -159,10 +165,13 @@ class Selection:
             ready, rest = [], in_use + aside
         else:
             ready, rest = in_use, aside
+        fresh = [resolver for resolver in self._all if resolver.state is State.FRESH]
+        heard = [resolver for resolver in fresh if resolver.heard]
+        self.nobody_answers = not (in_use or aside or heard)
         if not in_use:
             # Nobody is proven yet: the fresh carry the load, or there would be no pool at all.
-            fresh = [resolver for resolver in self._all if resolver.state is State.FRESH]
-            ready = ([resolver for resolver in fresh if resolver.answered] or fresh) + ready
+            first = len(fresh) * self._worker // self._board.at.workers  # they share a long search
+            ready = (fresh[first:] + fresh[:first] if self.nobody_answers else heard) + ready
         chosen = set(ready)
         fitness = self.fitness
         kept = [resolver for resolver in fitness.order() if resolver in chosen]
@@ -174,18 +183,21 @@ class Selection:
         self._held_back = []
         self._weighted = ready
         self._weights = list(accumulate(float(resolver.entry.weight) for resolver in ready))
-        self._idle = deque()
-        self._fresh = []
+        self._fresh = [] if self.nobody_answers else heard
         self._trials.clear()
         self.revivals.clear()
+        self.strangers.clear()
         for resolver in self._all:
             resolver.equal = resolver in chosen or resolver.state is State.IN_USE
             resolver.watched = resolver.state is not State.IN_USE
             resolver.on_trial = False
-            if not resolver.equal:
-                self._idle.append(resolver)
-                if resolver.state is State.FRESH:
-                    self._fresh.append(resolver)
+        # Whoever has waited longest comes first: from a long list the dead would else be tried
+        # again before the others had their first turn.
+        words = self._board.words
+        idle = [each for each in self._all if not each.equal or not each.heard]
+        if self.nobody_answers:
+            idle.reverse()  # the queries themselves begin at the front
+        self._idle = deque(sorted(idle, key=lambda each: words[each.trial_word]))
         self.soonest_rto_s = min(
             (resolver.rto_s for resolver in chosen if resolver.srtt_s), default=INITIAL_RTO_S
         )
@@ -229,15 +241,13 @@ class Selection:
             self._hold_back(resolver)
             if self._mixed:
                 rest = self.fitness.rest(query)
-        if not self._held_back:
-            return self.take_trial(now, self.revivals, query)
-        return None
+        return None if self._held_back else self.stranger(now, query)
 
     def other(self, now: float, query: Query, *, equals_only: bool = False) -> Resolver | None:
         """Return a resolver with room that has not had the query yet, or None.
 
         The equals come first, in turn; then, unless `equals_only`, the others that answer, the
-        cheapest first; then one that is down and due for a trial.
+        cheapest first; where nobody does, one that is down and due for a trial.
         """
         if self._held_back:
             self._let_back(now)
@@ -272,7 +282,12 @@ class Selection:
         for resolver in self._fresh:
             if resolver not in tried and self.fitness.passes(query, resolver):
                 return resolver
-        return self.take_trial(now, self.revivals, query, tried)
+        return self.stranger(now, query, tried) if self.nobody_answers else None
+
+    def stranger(self, now: float, query: Query, tried: Sequence[Resolver] = ()) -> Resolver | None:
+        """Return one that is down or has never replied and is due, for want of anybody better."""
+        known = self.take_trial(now, self.revivals, query, tried)
+        return known or self.take_trial(now, self.strangers, query, tried)
 
     def copy_target(self, query: Query) -> Resolver | None:
         """Return the resolver without a ceiling that answers soonest and surest, for a copy."""
@@ -363,8 +378,12 @@ class Selection:
             idle.rotate(-1)
             if not resolver.on_trial and words[resolver.trial_word] <= now_ns:
                 resolver.on_trial = True
-                line = self.revivals if resolver.state is State.DOWN else self._trials
-                line.append(resolver)
+                if not resolver.heard:
+                    self.strangers.append(resolver)
+                elif resolver.state is State.DOWN:
+                    self.revivals.append(resolver)
+                else:
+                    self._trials.append(resolver)
 
     def take_trial(
         self,
@@ -398,6 +417,12 @@ class Selection:
             if not proven or not resolver.interval_ns or self._has_token(now, resolver):
                 return resolver
         return None
+
+    def asked_stranger(self, now: float, resolver: Resolver) -> None:
+        """A resolver of which nothing is known was sent something: it has its time to answer."""
+        if resolver.state is State.FRESH:
+            due_ns = int((now + resolver.per_attempt_s) * NS)
+            buckets.hold_until(self._board.words, resolver.trial_word, due_ns)
 
     def trial_over(self, resolver: Resolver) -> None:
         """A fresh resolver replied: it may have its next query at once."""
