@@ -208,7 +208,10 @@ class Relay:
                     "listen": str(self.listen_address(index)),
                     **pool_counts(self._board, index),
                     "resolvers": resolvers_status(
-                        self._board, self._roster.pools[index], self._fleet.faults
+                        self._board,
+                        self._roster.pools[index],
+                        self._fleet.faults,
+                        self._discovery.faults(index),
                     ),
                     "discovery": self._discovery.status(index),
                 }

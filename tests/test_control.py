@@ -223,6 +223,16 @@ def test_status_of_a_name_without_an_address_is_down(board: Board, roster: Roste
     assert shown["fault"] == "its name is being resolved"
 
 
+def test_status_of_a_resolver_tells_the_check_it_failed_unless_it_is_worse(
+    board: Board, roster: Roster
+) -> None:
+    why = "passes plain, fails the tunnel check: no answer comes back"
+    first, second = roster.pools[0]
+    failed = {first.address: why, second.address: why}
+    faults = [each["fault"] for each in resolvers_status(board, [first, second], {}, failed)]
+    assert faults == [why, "its name is being resolved"]
+
+
 OPTIONS = st.builds(
     Options,
     server_name=st.sampled_from(["", "a.example", "b.example"]),
@@ -249,7 +259,7 @@ def test_status_of_resolvers_that_differ_only_in_options_tells_them_apart(
     with contextlib.closing(Board.create(1, 1, 16)) as board:
         roster = Roster(board, [ListenAddress("127.0.0.1", 5300)])
         roster.set_resolvers(0, [parse("https://8.8.8.8/q", each) for each in options], 0.0)
-        shown = [each["address"] for each in resolvers_status(board, roster.pools[0], {})]
+        shown = [each["address"] for each in resolvers_status(board, roster.pools[0], {}, {})]
     assert len(set(shown)) == len(shown)
     assert not [each for each in shown if "password" in each]
 
@@ -268,7 +278,7 @@ def test_status_of_a_resolver_says_what_was_said_beside_its_address(board: Board
     }
     wanted = [parse("https://8.8.8.8/q", each) for each in told.values()]
     roster.set_resolvers(0, wanted, 0.0)
-    shown = [each["address"] for each in resolvers_status(board, roster.pools[0], {})]
+    shown = [each["address"] for each in resolvers_status(board, roster.pools[0], {}, {})]
     assert shown == [f"https://8.8.8.8:443/q {each}" for each in told]
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from relay.config import DiscoverySettings, load
+from relay.discovery import finder as finder_module
+from relay.discovery import network_watch
 from relay.discovery import service as service_module
 from relay.discovery.service import Discovery
 from relay.endpoints import ListenAddress
@@ -115,7 +120,9 @@ def test_serve_where_nobody_reaches_the_tunnel_uses_the_honest_and_says_so(workd
             assert set(hosts_in(relay, farm)) == set(hosts[:4])
             assert "nobody reaches the tunnel's server" in relay.log_text()
             told = [each["verdict"] for each in search(relay)["recent"]]
-            assert any(text.startswith("passes plain, fails the tunnel check") for text in told)
+            why = "passes plain, fails the tunnel check"
+            assert any(text.startswith(why) for text in told)
+            assert all(each["fault"].startswith(why) for each in pool_status(relay)["resolvers"])
 
 
 def test_serve_dns2tcp_comes_up_over_those_that_reach_its_server(workdir: Path) -> None:
@@ -185,3 +192,59 @@ def test_discovery_that_finds_nobody_is_ready_all_the_same_and_says_so(
     finally:
         board.close()
     assert "nobody has passed the checks yet; the search goes on" in caplog.text
+
+
+def test_discovery_saves_scores_and_checks_again_in_another_network_while_it_runs(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(service_module, "SAVE_S", 0.1)
+    monkeypatch.setattr(finder_module, "LOOK_S", 600.0)
+    monkeypatch.setattr(network_watch, "watch", partial(network_watch.watch, look_s=0.05))
+    network = "home"
+    monkeypatch.setattr(network_watch, "picture", lambda: (network,))
+    with Farm(workdir=workdir) as farm:
+        hosts = farm.hosts(5)
+        farm.set(hosts, "working")
+        state = keep_list(workdir, map(farm.at, hosts))
+        config = load().config
+        (pool,) = config.pools
+        settings = DiscoverySettings(sources=("lists",), want=5)
+        config = replace(config, state=state, pools=(replace(pool, discovery=settings),))
+        listens = [ListenAddress("127.0.0.1", 1)]
+        board = Board.create(1, 1, 8)
+
+        async def look_up(*_: object) -> list[str]:
+            raise AssertionError("nobody is looked up")
+
+        async def until(condition: Callable[[], bool]) -> None:
+            async with asyncio.timeout(10):
+                while not condition():
+                    await asyncio.sleep(0.02)
+
+        def settled() -> bool:
+            """Nobody is asked any more."""
+            before = farm.asked()
+            time.sleep(0.3)
+            return farm.asked() == before
+
+        async def main() -> None:
+            nonlocal network
+            discovery = Discovery(config, listens, OwnQuestion.new(), look_up, lambda _: None)
+            roster = Roster(board, listens, discovery.sizes)
+            roster.set_resolvers(0, config.pools[0].resolvers, 0.0)
+            discovery.start(board, roster)
+            await until(lambda: (discovery.status(0) or {})["working"] == 5)
+            await until(state.exists)
+            while not await asyncio.to_thread(settled):
+                pass
+            asked = farm.asked()
+            network = "away"
+            await until(lambda: all(farm.asked()[host] > asked[host] for host in hosts))
+            await discovery.stop()
+
+        try:
+            asyncio.run(main())
+        finally:
+            board.close()
+    assert caplog.text.count("this machine's network changed: resolvers are checked again") == 1

@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from relay.discovery import blame as blame_module
 from relay.discovery import finder as finder_module
+from relay.discovery import keeping as keeping_module
 from relay.discovery.candidates import Candidates, Listed, Places
 from relay.discovery.finder import Finder, Phase
 from relay.discovery.members import Standing
@@ -53,7 +55,9 @@ class World:
         self.ever: set[ResolverAddress] = set()
         self.checks: list[tuple[ResolverAddress, float]] = []
         self.scores = PoolScores()
-        self.told = 0
+        self.told_sizes: list[tuple[int, int]] = []
+        self.slow_s = 0.0
+        """How long checks take of those that do not come early."""
 
     def set(self, numbers: Iterable[int], verdict: Verdict) -> None:
         for number in numbers:
@@ -70,17 +74,18 @@ class World:
     def let_in(self, addresses: Sequence[ResolverAddress]) -> None:
         self.members = list(addresses)
         self.ever.update(addresses)
-        self.told += 1
+        self.told_sizes = [self.scores.sizes(each) for each in addresses]
 
     # -- the network ---------------------------------------------------------------------
 
     async def check(self, address: ResolverAddress, timeout_s: float) -> Verdict:
         self.checks.append((address, timeout_s))
-        await asyncio.sleep(0)
-        made = self.verdicts.get(address, DEAD)
-        return Verdict(address, made.passed, made.stage, made.reason, made.latency_s, made.asked,
-                       made.answered, made.honest, made.tunnel, made.fitness, made.local_fault,
-                       made.is_self)  # fmt: skip
+        await asyncio.sleep(0 if address in self.early else self.slow_s)
+        return replace(self.verdicts.get(address, DEAD), address=address, fitness=Fitness())
+
+    async def measure(self, address: ResolverAddress, timeout_s: float) -> Verdict:
+        verdict = await self.check(address, timeout_s)
+        return replace(verdict, fitness=self.verdicts.get(address, DEAD).fitness)
 
     def candidates(self, taken: Iterable[ResolverAddress]) -> Candidates:
         world = self
@@ -99,7 +104,7 @@ class World:
         return Candidates(places, self.scores, taken=(*self.configured, *taken))
 
     def finder(self, want: int = 3, concurrency: int = 5) -> Finder:
-        return Finder("p", self, self.scores, self.candidates, self.check, self.check,
+        return Finder("p", self, self.scores, self.candidates, self.check, self.measure,
                       want=want, concurrency=concurrency)  # fmt: skip
 
 
@@ -122,15 +127,16 @@ async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (
-        ("TICK_S", 0.01),
-        ("LOOK_S", 0.05),
-        ("RECHECK_S", 0.02),
-        ("REPLACE_AFTER_S", 0.2),
-        ("BLAME_AFTER_S", 0.05),
-        ("FIRST_WAIT_S", 0.05),
+    for module, name, value in (
+        (finder_module, "TICK_S", 0.01),
+        (finder_module, "LOOK_S", 0.05),
+        (finder_module, "FIRST_WAIT_S", 0.05),
+        (finder_module, "FALLBACK_WAIT_S", 0.02),
+        (keeping_module, "RECHECK_S", 0.02),
+        (keeping_module, "REPLACE_AFTER_S", 0.2),
+        (keeping_module, "BLAME_AFTER_S", 0.05),
     ):
-        monkeypatch.setattr(finder_module, name, value)
+        monkeypatch.setattr(module, name, value)
 
 
 def test_finder_lets_in_who_passes_at_once_and_stops_at_want() -> None:
@@ -164,7 +170,33 @@ def test_finder_measures_sizes_after_letting_in_and_tells_the_pool() -> None:
         world.set((1,), WORKING)
         finder = world.finder(want=1)
         async with running(finder):
-            await until(lambda: world.scores.sizes(at(1)) == (253, 1232))
+            await until(lambda: world.members == [at(1)])
+            await until(lambda: world.told_sizes == [(253, 1232)])
+
+    asyncio.run(main())
+
+
+def test_finder_tells_why_somebody_of_the_pool_fails_his_check_until_he_passes() -> None:
+    async def main() -> None:
+        world = World(30)
+        world.set((1, 2), WORKING)
+        finder = world.finder(want=2)
+        async with running(finder):
+            await until(lambda: finder.phase is Phase.ENOUGH)
+            assert finder.keeping.faults() == {}
+            world.set((2,), NO_TUNNEL)
+            why = "passes plain, fails the tunnel check: no answer comes back"
+            await until(lambda: finder.keeping.faults() == {at(2): why})
+            assert at(2) in world.members
+            world.set((2,), WORKING)
+            await until(lambda: finder.keeping.faults() == {})
+            world.set((1,), NO_TUNNEL)
+            await until(lambda: at(1) in finder.keeping.faults())
+            # The tunnel's own questions are proof as well.
+            world.states[at(1)] = State.IN_USE
+            world.answers[at(1)] = 1
+            finder.keeping.notice()
+            assert at(1) not in finder.keeping.faults()
 
     asyncio.run(main())
 
@@ -307,7 +339,7 @@ def test_finder_where_all_fail_at_the_tunnel_alone_uses_them_until_it_answers(
 def test_finder_whose_tunnel_server_goes_down_keeps_its_pool_and_its_scores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finder_module, "REACHED_S", 0.0)
+    monkeypatch.setattr(blame_module, "REACHED_S", 0.0)
 
     async def main() -> None:
         world = World(30)
@@ -325,6 +357,26 @@ def test_finder_whose_tunnel_server_goes_down_keeps_its_pool_and_its_scores(
             await until(lambda: finder.phase is Phase.ENOUGH)
 
     asyncio.run(main())
+
+
+def test_finder_gives_others_time_to_pass_before_it_falls_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def first(*, works: bool) -> set[ResolverAddress]:
+        world = World(5_000, early=3)
+        world.slow_s = 0.02
+        world.set((0, 1, 2), NO_TUNNEL)
+        world.set((20,), WORKING if works else DEAD)
+        finder = world.finder(want=2)
+        async with running(finder):
+            await asyncio.wait_for(finder.first.wait(), 5)
+            return world.ever
+
+    monkeypatch.setattr(finder_module, "FALLBACK_WAIT_S", 1.0)
+    assert asyncio.run(first(works=True)) == {at(20)}
+    assert asyncio.run(first(works=False)) <= {at(0), at(1), at(2)}
+    monkeypatch.setattr(finder_module, "FALLBACK_WAIT_S", 0.0)
+    assert asyncio.run(first(works=True)) <= {at(0), at(1), at(2)}
 
 
 def test_finder_of_whom_one_reaches_the_tunnel_uses_no_fallback() -> None:
@@ -369,7 +421,11 @@ def test_finder_at_the_end_of_the_list_begins_again() -> None:
     asyncio.run(main())
 
 
-def test_finder_in_another_network_asks_its_resolvers_first_and_those_it_has_again() -> None:
+def test_finder_in_another_network_asks_its_resolvers_first_and_those_it_has_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finder_module, "LOOK_S", 60.0)  # it is not the look that notices
+
     async def main() -> None:
         world = World(300, early=1)
         world.set((0, 1), WORKING)
@@ -380,8 +436,10 @@ def test_finder_in_another_network_asks_its_resolvers_first_and_those_it_has_aga
             world.early.insert(0, new)
             world.verdicts = {new: WORKING, at(1): WORKING}
             finder.network_changed()
-            await until(lambda: new in world.members)
-            await until(lambda: set(world.members) == {new, at(1)})
+            await until(lambda: new in world.members and at(0) in finder.keeping.faults())
+            await asyncio.sleep(keeping_module.REPLACE_AFTER_S)
+            finder.keeping.look(2, is_out=False)
+            assert set(world.members) == {new, at(1)}
 
     asyncio.run(main())
 

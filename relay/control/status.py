@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relay.resolver_address import ResolverAddress
 from relay.roster import Member
 from relay.supervisor import State as WorkerState
 from relay.supervisor import Worker
@@ -45,9 +46,12 @@ def pool_counts(board: Board, pool: int) -> dict[str, Any]:
 
 
 def resolvers_status(
-    board: Board, members: Sequence[Member], faults: Faults
+    board: Board,
+    members: Sequence[Member],
+    faults: Faults,
+    failed: Mapping[ResolverAddress, str],
 ) -> list[dict[str, Any]]:
-    """Return the resolvers of a pool as `/status` shows them.
+    """Return the resolvers of a pool as `/status` shows them. `failed`: their last check, and why.
 
     Those that would look alike, as with two logins to one proxy, are numbered.
     """
@@ -56,6 +60,7 @@ def resolvers_status(
     shown = []
     for member in members:
         status = resolver_status(board, member, faults)
+        status["fault"] = status["fault"] or failed.get(member.address)
         address = member.address.shown
         if alike[address] > 1:
             numbers[address] += 1

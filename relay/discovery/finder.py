@@ -1,7 +1,7 @@
 """Keeps a pool in resolvers that work: the part of the roster that `auto` stands for.
 
 Owner: the supervisor; there is one finder for every pool with `auto`. Theory of operation: it
-always knows which resolvers it let in (`found`) and how many of the pool work. Below `want` it
+always knows which resolvers it let in (`keeping`) and how many of the pool work. Below `want` it
 hunts through the candidates, and lets in whoever passes, at once; at `want` it stops. Every TICK_S
 it looks at the board, so a pool that shrank is refilled soon; every LOOK_S it changes scores, asks
 those again whom nobody asked meanwhile, and replaces who is down for long. At the end of the
@@ -14,8 +14,7 @@ A resolver that passes everything but the tunnel's own check is no resolver of t
 that is true of everybody, the tunnel's server is down or the domain wrong, and when it comes up it
 will be reached through those: they are let in as a *fallback*, until somebody passes.
 
-Invariants: nobody is let in that lied, or that is this relay itself. While the network of this
-machine seems gone no score changes and nobody is dropped.
+Invariant: nobody is let in that lied, or that is this relay itself.
 """
 
 from __future__ import annotations
@@ -23,35 +22,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
+from relay.discovery.blame import Blame
 from relay.discovery.candidates import Candidates
 from relay.discovery.hunt import Hunt
-from relay.discovery.members import Found, Pool, all_down, down_for
-from relay.discovery.outage import is_answer
+from relay.discovery.keeping import Keeping
+from relay.discovery.members import Pool
 from relay.discovery.patience import Patience
 from relay.discovery.tally import Tally
 from relay.discovery.verdict import AT_TUNNEL, Verdict
 from relay.resolver_address import ResolverAddress
 from relay.scores import PoolScores, key_of
-from workers.engine.health import State
 
 TICK_S: Final = 1.0
 LOOK_S: Final = 10.0
-
-RECHECK_S: Final = 5.0
-"""The least time between two rounds of checks of those that were let in."""
-
-BLAME_AFTER_S: Final = 5.0
-"""How long somebody is down before it lowers his score."""
-
-REPLACE_AFTER_S: Final = 60.0
-"""How long somebody is down before he leaves the pool, if enough others work."""
 
 FIRST_WAIT_S: Final = 5.0
 LONGEST_WAIT_S: Final = 300.0
@@ -61,19 +50,14 @@ LONGEST_WAIT_OF_NONE_S: Final = 30.0
 FALLBACK_AFTER: Final = 100
 """Checks after which a fallback is let in where the first sources named nobody."""
 
-REACHED_S: Final = 60.0
-"""How long after somebody passed a failure at the tunnel is still blamed on the resolver."""
-
-HONEST_S: Final = 60.0
-"""How long after somebody was honest others are blamed for what they answer, or do not. A network
-with a portal in it lies and refuses for everybody; that says nothing of them."""
+FALLBACK_WAIT_S: Final = 3.0
+"""How long others have the time to pass before a fallback is let in."""
 
 AGAIN_S: Final = 15.0
 """While too few work, the first candidates are asked again so often: a way through the long lists
 takes minutes, and what kept these from answering may last seconds."""
 
 MOST_SPARES: Final = 100
-MEASURED_AT_ONCE: Final = 4
 MOST_SELVES: Final = 50
 """Addresses of the relay itself that are told of."""
 
@@ -114,18 +98,27 @@ class Finder:
     ) -> None:
         self.first = asyncio.Event()
         """Set once anybody was let in."""
-        self.found: dict[ResolverAddress, Found] = {}
         self.phase = Phase.SEARCHING
         self._name = name
-        self._pool = pool
         self._scores = scores
         self._make_candidates = candidates
         self._check = check
-        self._measure = measure
         self._ask_plainly = probe or check
         self._want = want
         self._now = now
         self._patience = Patience()
+        self._blame = Blame(scores, now)
+        self.keeping = Keeping(
+            name,
+            pool,
+            scores,
+            self._blame,
+            lambda address: check(address, self._patience.longest_s),
+            lambda address: measure(address, self._patience.longest_s),
+            passed=self._take_fallbacks,
+            dropped=self._take_dropped,
+            now=now,
+        )
         self._hunt = Hunt(
             self._check_candidate,
             probe=self._probe,
@@ -140,7 +133,7 @@ class Finder:
         """Those that passed when there were enough."""
         self._tally = Tally()
         self._passed_this_time = False
-        self._only_tunnel: dict[ResolverAddress, None] = {}
+        self._only_tunnel: dict[ResolverAddress, Verdict] = {}
         """Those of this time through the candidates that failed at the tunnel's check alone."""
         self._early_asked = self._early_open = 0
         """Of the first sources: checks begun, and those that go on."""
@@ -148,16 +141,10 @@ class Finder:
         self._begin_at = 0.0
         self._woken = asyncio.Event()
         self._selves: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._measuring = asyncio.Semaphore(MEASURED_AT_ONCE)
-        self._rechecked_at = -math.inf
-        self._reached_at = -math.inf
-        """When somebody passed all checks last."""
-        self._honest_at = -math.inf
-        """When somebody was found to be honest last."""
         self._again_open: set[ResolverAddress] = set()
         """The first ones that are being asked again this time through the candidates."""
         self._again_at = self._now() + AGAIN_S
+        self._fallback_at = self._now() + FALLBACK_WAIT_S
 
     async def run(self) -> None:
         """Find and keep, for ever."""
@@ -166,15 +153,16 @@ class Finder:
         try:
             while True:
                 self._woken.clear()
-                self._mind_the_down()
+                self.keeping.notice()
                 if self._now() >= next_look_at:
                     next_look_at = self._now() + LOOK_S
-                    self._look()
+                    self.keeping.look(self._want, is_out=self._hunt.is_out)
+                self._consider_fallback()
                 if hunting is not None and hunting.done():
                     at_end, hunting = hunting.result(), None
-                    if at_end and self._working() < self._want:
+                    if at_end and self.keeping.working() < self._want:
                         self._end_of_candidates()
-                if self._working() >= self._want:
+                if self.keeping.working() >= self._want:
                     self._reach_enough()
                 elif hunting is not None:
                     self._ask_again()
@@ -186,17 +174,17 @@ class Finder:
                     async with asyncio.timeout(TICK_S):
                         await self._woken.wait()
         finally:
-            tasks = [*self._tasks, *([hunting] if hunting else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if hunting is not None:
+                hunting.cancel()
+                await asyncio.gather(hunting, return_exceptions=True)
+            await self.keeping.aclose()
 
     def network_changed(self) -> None:
         """Look at everything afresh: the candidates from their beginning, and who was let in."""
         self._wait_s = FIRST_WAIT_S
         self._patience = Patience()
         self._start_over()
-        self._recheck(list(self.found))
+        self.keeping.check_again(list(self.keeping.found))
         self._hunt.wake()
         self._woken.set()
 
@@ -205,10 +193,10 @@ class Finder:
         return {
             "phase": "waiting for the network" if self._hunt.is_out else self.phase.value,
             "want": self._want,
-            "working": self._working(),
+            "working": self.keeping.working(),
             "left": self._candidates.left,
             "rate": round(self._hunt.rate, 1),
-            "fallback": self._is_on_fallback(),
+            "fallback": self.keeping.is_on_fallback,
             **self._tally.status(),
         }
 
@@ -227,7 +215,7 @@ class Finder:
         self._early_asked += is_early
         self._early_open += is_early
         try:
-            is_known = is_early or address in self.found
+            is_known = is_early or address in self.keeping.found
             return await self._check(address, self._patience.wait_s(hasty=not is_known))
         finally:
             self._early_open -= is_early
@@ -248,61 +236,45 @@ class Finder:
         self._tally.take(verdict, is_early=self._candidates.is_early(address))
         if verdict.is_self:
             self._leave_self_out(address)
-        if verdict.passed:
-            self._reached_at = self._now()
-        if verdict.honest:
-            self._honest_at = self._now()
+        self._blame.hear(verdict)
         # Once for every time through the candidates is blame enough.
         if verdict.passed or address not in self._again_open:
-            self._score(verdict)
+            self._blame.score(verdict)
         self._again_open.discard(address)
         self._patience.take(verdict)
-        if address in self.found and not self.found[address].is_fallback:
-            self._checked_again(verdict)
+        found = self.keeping.found.get(address)
+        if found is not None and not found.is_fallback:
+            self.keeping.take(verdict)
         elif not verdict.passed:
             self._note_failure(verdict)
-        elif self._working() < self._want:
+        elif self.keeping.working() < self._want:
             self._let_in([address])
         else:
             self._spares.append(address)
-        if verdict.passed and self._working() >= self._want:
+        if verdict.passed and self.keeping.working() >= self._want:
             self._reach_enough()
         self._consider_fallback()
-
-    def _score(self, verdict: Verdict) -> None:
-        """Change the score of who was checked, unless it may be the network, or the server."""
-        now = self._now()
-        is_blamed = now - self._honest_at <= HONEST_S
-        if verdict.stage in AT_TUNNEL:
-            is_blamed = now - self._reached_at <= REACHED_S
-        if verdict.passed or is_blamed:
-            self._scores.checked(verdict)
 
     def _note_failure(self, verdict: Verdict) -> None:
         address = verdict.address
         if verdict.stage in AT_TUNNEL and verdict.honest is not False:
             if len(self._only_tunnel) < self._want:
-                self._only_tunnel[address] = None
-        elif address in self.found:
-            self._drop([address])  # a fallback that is not even that
+                self._only_tunnel[address] = verdict
+        else:
+            self.keeping.drop([address])  # a fallback that is not even that
 
     def _let_in(self, addresses: Sequence[ResolverAddress]) -> None:
         """Let those in who passed; who was there for want of better leaves."""
-        was_fallback = self._is_on_fallback()
+        was_fallback = self.keeping.is_on_fallback
         self._passed_this_time = True
         self._only_tunnel.clear()
-        kept = {each: found for each, found in self.found.items() if not found.is_fallback}
-        self.found = kept | {address: Found() for address in addresses}
+        self.keeping.let_in(addresses, most=2 * self._want + 1)
         if was_fallback:
             log.info("%s: the tunnel's server answers: the fallback ends", self._name)
             self._begin_at = 0.0
-        self._make_room()
-        self._tell_pool()
         if not self.first.is_set():
             log.info("%s: %s is the first that works", self._name, addresses[0].shown)
             self.first.set()
-        for address in addresses:
-            self._spawn(self._measure_sizes(address))
 
     def _reach_enough(self) -> None:
         self._hunt.stop()
@@ -313,7 +285,7 @@ class Finder:
             log.info(
                 "%s: %d resolvers work, after %d checks",
                 self._name,
-                self._working(),
+                self.keeping.working(),
                 self._tally.checked,
             )
 
@@ -325,199 +297,44 @@ class Finder:
                 self._name,
                 address.shown,
             )
-        self._drop([address])
+        self.keeping.drop([address])
 
-    def _checked_again(self, verdict: Verdict) -> None:
-        """Take what a check found out about somebody who was let in."""
-        found = self.found.get(verdict.address)
-        if found is None or verdict.local_fault:
-            return
-        if verdict.honest is False or verdict.is_self:
-            log.warning("%s: %s lies: it leaves the pool", self._name, verdict.address.shown)
-            self._drop([verdict.address])
-            return
-        found.failed = not verdict.passed
-        if found.failed and found.down_at is None:
-            found.down_at = self._now()
+    def _take_fallbacks(self, fit: Sequence[ResolverAddress]) -> None:
+        """Take note that those of the pool were checked again, and which fallbacks pass now."""
+        if fit:
+            self._let_in(fit)
+        self._woken.set()
 
-    async def _measure_sizes(self, address: ResolverAddress) -> None:
-        async with self._measuring:
-            verdict = await self._measure(address, self._patience.longest_s)
-        found = self.found.get(address)
-        if found is None:
-            return
-        if not verdict.passed:
-            self._checked_again(verdict)
-            return
-        before = self._scores.sizes(address)
-        self._scores.measured(verdict)
-        if self._scores.sizes(address) != before:
-            self._tell_pool()
+    def _take_dropped(self, addresses: Sequence[ResolverAddress]) -> None:
+        self._candidates.first.extendleft(addresses)
 
     # -- fallback -------------------------------------------------------------------------------
 
-    def _is_on_fallback(self) -> bool:
-        return any(found.is_fallback for found in self.found.values())
-
     def _consider_fallback(self, *, at_end: bool = False) -> None:
         """Let in those that fail at the tunnel alone, where that is the best there is."""
-        if not self._only_tunnel or self._passed_this_time:
-            return
-        if any(not found.is_fallback for found in self.found.values()):
+        if not self._only_tunnel or self._passed_this_time or self.keeping.proven:
             return
         early_over = self._candidates.early_over and not self._early_open
         enough_asked = self._early_asked > 0 or self._tally.checked >= FALLBACK_AFTER
-        if not at_end and not (early_over and enough_asked):
+        is_time = early_over and enough_asked and self._now() >= self._fallback_at
+        if not (at_end or is_time):
             return
-        new = [each for each in self._only_tunnel if each not in self.found]
+        found = self.keeping.found
+        new = [verdict for address, verdict in self._only_tunnel.items() if address not in found]
         if not new:
             return
-        if not self._is_on_fallback():
+        if not self.keeping.is_on_fallback:
             log.warning(
                 "%s: nobody reaches the tunnel's server: it is down, or the domain is wrong; "
                 "resolvers that pass all other checks are used until it answers",
                 self._name,
             )
-        for address in new[: self._want - len(self.found)]:
-            self.found[address] = Found(is_fallback=True)
-        self._tell_pool()
+        self.keeping.fall_back_on(new[: self._want - len(found)])
         self.first.set()
-
-    # -- the pool -------------------------------------------------------------------------------
-
-    def _working(self) -> int:
-        """Return how many resolvers of the pool work, as far as is known.
-
-        One that was named in the configuration was never checked: it counts once it has answered.
-        """
-        count = 0
-        seen = 0
-        for standing in self._pool.standings():
-            found = self.found.get(standing.address)
-            if found is None:
-                count += standing.state in (State.IN_USE, State.ASIDE)
-                continue
-            seen += 1
-            count += standing.state is not State.DOWN and not (found.failed or found.is_fallback)
-        return count
-
-    def _mind_the_down(self) -> None:
-        """Take note of who went down and who came back."""
-        now = self._now()
-        standings = self._pool.standings()
-        someone_went = False
-        for standing in standings:
-            found = self.found.get(standing.address)
-            if found is None or found.is_fallback:
-                continue
-            if standing.state is State.DOWN:
-                if found.down_at is None:
-                    found.down_at = now
-                    someone_went = True
-            else:
-                found.is_blamed = False
-                if standing.answered > found.answered:
-                    found.failed = False
-                if not found.failed:
-                    found.down_at = None
-        if someone_went and now - self._rechecked_at >= RECHECK_S:
-            # Seldom one alone. The pool notices only of those that it asks much.
-            up = [each.address for each in standings if each.state is not State.DOWN]
-            self._recheck([address for address in up if address in self.found])
-
-    def _look(self) -> None:
-        """Change scores, ask whom nobody asked meanwhile, replace who is down for long."""
-        standings = self._pool.standings()
-        is_outage = all_down(standings) or self._hunt.is_out
-        idle = []
-        for standing in standings:
-            found = self.found.get(standing.address)
-            if found is None:
-                continue
-            answered = standing.answered > found.answered
-            found.answered = standing.answered
-            if found.is_fallback or not (answered or standing.state is State.DOWN):
-                idle.append(standing.address)
-            elif standing.state is not State.DOWN:
-                self._scores.answered(standing.address)
-            elif not is_outage:
-                self._blame(standing.address, found)
-        self._recheck(idle)
-        if not is_outage and self._working() >= self._want:
-            self._drop(down_for(self.found, self._now(), REPLACE_AFTER_S))
-
-    def _blame(self, address: ResolverAddress, found: Found) -> None:
-        """Lower the score of somebody who is down while others work.
-
-        Not at once: in an outage of this machine they go down one after the other.
-        """
-        if found.is_blamed:
-            self._scores.stays_down(address)
-        elif found.down_at is not None and self._now() - found.down_at >= BLAME_AFTER_S:
-            self._scores.went_down(address)
-            found.is_blamed = True
-
-    def _recheck(self, addresses: Sequence[ResolverAddress]) -> None:
-        if addresses:
-            self._rechecked_at = self._now()
-            self._spawn(self._check_all(addresses))
-
-    async def _check_all(self, addresses: Sequence[ResolverAddress]) -> None:
-        """Check those that were let in again. Where nobody answers it says nothing of them."""
-        gate = asyncio.Semaphore(MEASURED_AT_ONCE)
-
-        async def one(address: ResolverAddress) -> Verdict:
-            async with gate:
-                return await self._check(address, self._patience.longest_s)
-
-        verdicts = await asyncio.gather(*map(one, addresses))
-        someone_answered = any(map(is_answer, verdicts))
-        if any(verdict.passed for verdict in verdicts):
-            self._reached_at = self._now()
-        if any(verdict.honest for verdict in verdicts):
-            self._honest_at = self._now()
-        elif any(verdict.honest is False for verdict in verdicts):
-            # They were honest when they were let in: now it may be the network that lies.
-            self._honest_at = -math.inf
-        fit = []
-        for verdict in verdicts:
-            found = self.found.get(verdict.address)
-            if found is None:
-                continue
-            if not found.is_fallback:
-                self._checked_again(verdict)
-                if someone_answered and not verdict.passed:
-                    self._score(verdict)
-            elif verdict.passed:
-                self._score(verdict)
-                fit.append(verdict.address)
-        if fit:
-            self._let_in(fit)
-        self._woken.set()
 
     def _known_good(self) -> list[ResolverAddress]:
         """Return who answered before, those of the pool first."""
-        states = {each.address: each.state for each in self._pool.standings()}
-        own = sorted(self.found, key=lambda each: states.get(each) is State.DOWN)
-        return list(dict.fromkeys((*own, *self._scores.good())))
-
-    def _make_room(self) -> None:
-        """Drop the longest down where those that were let in become many."""
-        too_many = len(self.found) - 2 * self._want - 1
-        if too_many > 0:
-            for address in down_for(self.found, self._now(), 0.0)[:too_many]:
-                del self.found[address]
-
-    def _drop(self, addresses: Sequence[ResolverAddress]) -> None:
-        dropped = [address for address in addresses if self.found.pop(address, None)]
-        for address in dropped:
-            self._candidates.first.appendleft(address)
-            log.info("%s: %s leaves the pool", self._name, address.shown)
-        if dropped:
-            self._tell_pool()
-
-    def _tell_pool(self) -> None:
-        self._pool.let_in(list(self.found))
+        return list(dict.fromkeys((*self.keeping.by_standing(), *self._scores.good())))
 
     # -- times through the candidates -----------------------------------------------------------
 
@@ -526,7 +343,7 @@ class Finder:
         self._consider_fallback(at_end=True)
         self._patience.grow()
         self.phase = Phase.WAITING
-        working = self._working()
+        working = self.keeping.working()
         wait_s = self._wait_s if working else min(self._wait_s, LONGEST_WAIT_OF_NONE_S)
         log.info(
             "%s: %d of %d resolvers work, after all candidates: again in %.0f s",
@@ -544,24 +361,19 @@ class Finder:
         if self._now() < self._again_at or self._again_open:
             return
         self._again_at = self._now() + AGAIN_S
-        first = [each for each in self._candidates.first if each not in self.found]
+        first = [each for each in self._candidates.first if each not in self.keeping.found]
         self._again_open.update(first)
         self._hunt.ask_first(first)
 
     def _start_over(self) -> None:
         self._again_open.clear()
         self._again_at = self._now() + AGAIN_S
-        working = [address for address, found in self.found.items() if not found.is_fallback]
-        self._candidates = self._make_candidates(working)
+        self._candidates = self._make_candidates(self.keeping.proven)
         self._rest = iter(self._candidates)
         self._begin_at = 0.0
+        self._fallback_at = self._now() + FALLBACK_WAIT_S
         self._only_tunnel.clear()
         self._passed_this_time = False
         # A hunt that is under way goes through the old ones no further.
         self._hunt.forget()
         self._hunt.stop()
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

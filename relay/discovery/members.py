@@ -40,8 +40,8 @@ class Found:
     """One resolver that was let in."""
 
     is_fallback: bool = False
-    failed: bool = False
-    """Whether it failed its last check."""
+    fault: str = ""
+    """Why it failed its last check, in words; empty where it passed."""
     down_at: float | None = None
     """Since when it is down, or fails its checks."""
     answered: int = 0

@@ -122,6 +122,11 @@ class Discovery:
         search = self._searches.get(pool)
         return search.finder.status() if search else None
 
+    def faults(self, pool: int) -> dict[ResolverAddress, str]:
+        """Return which of those that were found for a pool failed the last check, and why."""
+        search = self._searches.get(pool)
+        return search.finder.keeping.faults() if search else {}
+
     # -- steps ----------------------------------------------------------------------------------
 
     def _search_as_configured(self) -> None:
