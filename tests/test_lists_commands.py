@@ -239,7 +239,7 @@ def test_update_fetches_and_asks_for_changes_only(
     assert (first.exit_code, again.exit_code) == (0, 0), first.stderr
     assert first.stdout.splitlines()[0] == f"first: 1 resolver; sha256 {digest}"
     assert "second: 2 resolvers; left out: 1 not public; sha256 " in first.stdout
-    assert again.stdout.splitlines()[0] == "first: unchanged"
+    assert again.stdout.splitlines()[0] == f"first: unchanged; sha256 {digest}"
     store = ListStore(tmp_path / "lists")
     assert [str(each) for each in store.bulk()] == [
         "udp://9.9.9.9:53",
