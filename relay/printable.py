@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-# Passed on for `relay.discovery`.
-from shared.printable import printable, quoted
-
-__all__ = ["counted", "printable", "quoted"]
-
 
 def counted(count: int, what: str, several: str = "") -> str:
     """Return "1 failure", "2 failures", "1,000 failures"; `several` where that takes no mere s."""

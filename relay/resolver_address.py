@@ -83,7 +83,8 @@ class ResolverAddress:
     @property
     def identity(self) -> tuple[object, ...]:
         """What makes it another resolver than the next; the rest is how it is dealt with."""
-        server = (self.scheme, self.host, self.port, self.path, self.pins, self.server_name)
+        pins = tuple(sorted(self.pins))
+        server = (self.scheme, self.host, self.port, self.path, pins, self.server_name)
         return (*server, self.proxy, self.bind)
 
     @property
@@ -168,6 +169,17 @@ def with_defaults(
         except AddressError as error:
             raise error.about(str(address)) from None
     return address
+
+
+def folded(text: str) -> str:
+    """Return an address in its canonical spelling `text` with its pins in one order, IPv4 first.
+
+    Whoever differs in the order of the pins alone is the same resolver.
+    """
+    if "," not in text:
+        return text
+    server, mark, pins = text.partition("#")
+    return server + mark + ",".join(sorted(pins.split(","), key=lambda pin: (":" in pin, pin)))
 
 
 def loops_back(resolver: ResolverAddress, listen: ListenAddress) -> bool:

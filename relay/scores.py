@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from relay.config_errors import AddressError
 from relay.discovery.verdict import AT_TUNNEL, Fitness, Verdict
-from relay.resolver_address import ResolverAddress, parse
+from relay.resolver_address import ResolverAddress, folded, parse
 from relay.state_file import StateFile
 
 LOWEST: Final = -10.0
@@ -260,8 +260,8 @@ def pool_key(tunnel: str, record_type: str | None, name: str) -> str:
 
 
 def key_of(address: ResolverAddress) -> str:
-    """Return what an address is filed under: the same for every spelling of it."""
-    return str(address)
+    """Return what an address is filed under: the same for every spelling and order of its pins."""
+    return folded(str(address))
 
 
 def bounded(entries: dict[str, Score], now: float) -> dict[str, Score]:
@@ -322,11 +322,14 @@ def _entries(value: object, now: float) -> dict[str, Score]:
     """Return what a file says of one pool, without the parts that are none."""
     if not isinstance(value, dict):
         return {}
-    found = {}
-    for key, fields in value.items():
-        if len(key) > _LONGEST_KEY or not isinstance(fields, dict):
+    found: dict[str, Score] = {}
+    for written, fields in value.items():
+        if len(written) > _LONGEST_KEY or not isinstance(fields, dict):
             continue
+        key = folded(written)
         seen = int(_number(fields, "seen", 0, _LATEST))
+        if key in found and found[key].seen >= seen:
+            continue
         found[key] = Score(
             value=_number(fields, "score", LOWEST, HIGHEST),
             seen=seen,

@@ -6,29 +6,24 @@ Used by: `relay status`. Everything shown came from another process, so it goes 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from relay.printable import counted
+from relay.terminal import new_table, output, show_table
 from shared.printable import printable
 
 _STATE_STYLES: Final = {"in_use": "green", "fresh": "cyan", "aside": "yellow", "down": "red"}
 _COUNTS: Final = ("sent", "answered", "refused", "lost", "errors")
 _RECENT_SHOWN: Final = 5
-_PIPE_WIDTH: Final = 200
-"""Columns where the output is no terminal: wide enough that nothing is cut for a program."""
 
 
 def show_status(status: Mapping[str, Any]) -> None:
     """Print `status`, as `GET /status` gives it, to standard output."""
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+    console = output()
     console.print(_headline(status))
     for pool in status["pools"]:
         console.print()
@@ -36,7 +31,7 @@ def show_status(status: Mapping[str, Any]) -> None:
         if pool.get("discovery"):
             for line in _discovery_lines(pool["discovery"]):
                 console.print(line)
-        console.print(_resolver_table(pool))
+        show_table(console, _resolver_table(pool))
 
 
 def _headline(status: Mapping[str, Any]) -> Text:
@@ -84,12 +79,12 @@ def _discovery_lines(search: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _resolver_table(pool: Mapping[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("resolver", "state"):
-        table.add_column(name, no_wrap=True)
+    table = new_table()
+    table.add_column("resolver", overflow="fold")
+    table.add_column("state", no_wrap=True)
     for name in ("latency", "loss", "ceiling", *_COUNTS):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("fault")
+    table.add_column("fault", overflow="fold")
     for resolver in pool.get("resolvers", []):
         state = _plain(resolver.get("state"))
         table.add_row(

@@ -76,6 +76,21 @@ def test_candidates_come_in_order_of_their_sources_each_once() -> None:
     assert not found.is_early(parse("6.0.0.1"))
 
 
+def test_candidates_whose_pins_have_another_order_come_once_as_first_written() -> None:
+    first, again = "https://dns.example/q#8.8.8.8,8.8.4.4", "https://dns.example/q#8.8.4.4,8.8.8.8"
+    other = "https://dns.example/q#8.8.8.8"
+    for before, after in ((first, again), (again, first)):
+        shelf, named = Shelf(addresses(after, other)), addresses(before)
+        of_all = made(shelf, device=named, sources=("device", "lists"))
+        assert list(of_all) == [parse(before), parse(other)]
+        assert list(made(shelf, taken=named, sources=("lists",))) == [parse(other)]
+
+    scores = PoolScores()
+    scores.checked(Verdict(parse(first), False, Stage.HONESTY, honest=False))
+    found = made(Shelf(addresses(again, "6.0.0.1")), scores=scores, sources=("lists",))
+    assert list(found) == [parse("6.0.0.1"), parse(again)]
+
+
 def test_candidates_without_country_have_no_ranges_and_sources_can_be_chosen() -> None:
     assert shown(made(sample_ranges=2, sources=("ranges", "known"))) == [
         "4.0.0.1",

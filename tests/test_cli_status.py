@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from relay.cli import cli
 from tests.rig import Relay, ScriptedResolver
+from tests.rig.terminal import plain, relay_in_terminal
 
 STATUS: dict[str, Any] = {
     "pid": 4321,
@@ -123,6 +124,29 @@ def test_status_unix_socket_shows_every_pool_and_resolver(ask: Callable[..., Res
         "udp://1.1.1.1:53 in_use 12.3 ms 1.2% 30 q/s 1,000 900 80 20 1",
         "tcp://[2001:db8::1]:53 down - - - 0 0 0 0 5 no route",
     ]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_status_in_a_narrow_terminal_cuts_nothing(workdir: Path, columns: int) -> None:
+    long = "https://dns.google:443/dns-query#8.8.8.8,8.8.4.4,2001:4860:4860::8888"
+    status = json.loads(json.dumps(STATUS))
+    status["pools"][0]["resolvers"][1]["address"] = long
+    path = workdir / "c.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    with serving(listener, answer(json.dumps(status).encode())):
+        code, text = relay_in_terminal(columns, "status", "--control", path)
+
+    assert code == 0
+    shown = plain(text)
+    assert "…" not in shown
+    for value in ("udp://1.1.1.1:53\n", f"{long}\n", "in_use", "12.3 ms", "1.2%", "30 q/s"):
+        assert value in shown
+    for value in ("sent 1,000", "answered 900", "refused 80", "lost 20", "fault no route"):
+        assert value in shown
+    assert all(len(line) <= columns for line in shown.splitlines() if line != long)
 
 
 def test_status_one_of_each_is_told_in_the_singular(ask: Callable[..., Result]) -> None:

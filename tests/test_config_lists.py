@@ -68,6 +68,18 @@ def test_list_file_duplicates_count_once(tmp_path: Path) -> None:
     assert addresses(found) == ["udp://8.8.8.8:53", "udp://1.1.1.1:53"]
 
 
+def test_resolver_named_again_with_its_pins_in_another_order_keeps_the_first(
+    tmp_path: Path,
+) -> None:
+    first, again = "dot://dns.google#8.8.8.8,8.8.4.4", "dot://dns.google#8.8.4.4,8.8.8.8"
+
+    found = with_resolvers(tmp_path, first, again)
+    turned = with_resolvers(tmp_path, again, first)
+
+    assert addresses(found) == ["dot://dns.google:853#8.8.8.8,8.8.4.4"]
+    assert addresses(turned) == ["dot://dns.google:853#8.8.4.4,8.8.8.8"]
+
+
 def test_list_file_many_bad_lines_are_summed_up(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("not an address\n" * 1000 + "8.8.8.8\n")
 

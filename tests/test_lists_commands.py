@@ -25,6 +25,7 @@ from relay.lists.store import ListStore
 from tests.rig.certs import Authority
 from tests.rig.net import free_address
 from tests.rig.proxies import Microsocks, Tinyproxy
+from tests.rig.terminal import plain, relay_in_terminal
 
 TAG = '"v1"'
 
@@ -185,6 +186,22 @@ def test_import_ranges_of_a_country_and_show_them(tmp_path: Path) -> None:
     assert (shown[0]["name"], shown[0]["ranges"], shown[0]["own"]) == ("iran", {"IR": 2}, True)
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_show_in_a_narrow_terminal_cuts_nothing(tmp_path: Path, columns: int) -> None:
+    (tmp_path / "ir.zone").write_text("5.22.0.0/24\n5.23.0.0/24\n")
+    ran(tmp_path, "import", tmp_path / "ir.zone", "--country", "ir", "--name", "ranges-of-iran")
+    digest = hashlib.sha256(b"5.22.0.0/24\n5.23.0.0/24\n").hexdigest()
+
+    status, text = relay_in_terminal(columns, "lists", "show", "--state", tmp_path / "state.json")
+
+    assert status == 0
+    shown = plain(text)
+    assert "…" not in shown
+    assert shown.startswith("ranges-of-iran\n")
+    for value in ("resolvers 0", "ranges IR 2", digest[:16], str(tmp_path / "ir.zone")):
+        assert value in shown
+
+
 def test_remove_deletes_a_list_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("8.8.8.8\n")
     for name in ("first", "second"):
@@ -239,7 +256,7 @@ def test_update_fetches_and_asks_for_changes_only(
     assert (first.exit_code, again.exit_code) == (0, 0), first.stderr
     assert first.stdout.splitlines()[0] == f"first: 1 resolver; sha256 {digest}"
     assert "second: 2 resolvers; left out: 1 not public; sha256 " in first.stdout
-    assert again.stdout.splitlines()[0] == "first: unchanged"
+    assert again.stdout.splitlines()[0] == f"first: unchanged; sha256 {digest}"
     store = ListStore(tmp_path / "lists")
     assert [str(each) for each in store.bulk()] == [
         "udp://9.9.9.9:53",

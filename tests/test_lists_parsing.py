@@ -158,6 +158,16 @@ def test_read_duplicates_in_any_spelling_count_once() -> None:
     assert list(result.resolvers) == ["8.8.8.8", "udp://[2620:fe::fe]:53"]
     assert result.duplicates == 7
 
+    # The order of the addresses to connect to makes no other resolver; the first one is kept.
+    pinned = found(
+        "dot://dns.google#8.8.8.8,8.8.4.4\ndot://dns.google#8.8.4.4,8.8.8.8\ndot://dns.google#8.8.8.8"
+    )
+    assert list(pinned.resolvers) == [
+        "dot://dns.google:853#8.8.8.8,8.8.4.4",
+        "dot://dns.google:853#8.8.8.8",
+    ]
+    assert pinned.duplicates == 1
+
 
 def test_read_blocks_are_taken_for_so_many_addresses_in_all() -> None:
     result = found(

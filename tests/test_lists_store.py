@@ -43,6 +43,17 @@ def test_bulk_gives_every_list_in_the_order_of_import_without_duplicates(tmp_pat
     ]
 
 
+def test_bulk_takes_pins_in_another_order_for_the_same_resolver(tmp_path: Path) -> None:
+    store = ListStore(tmp_path)
+    store.take("a", b"https://dns.google/dns-query#8.8.8.8,8.8.4.4\n", own=True)
+    store.take("b", b"https://dns.google/dns-query#8.8.4.4,8.8.8.8\n1.1.1.1\n", own=True)
+
+    assert addresses(store) == [
+        "https://dns.google:443/dns-query#8.8.8.8,8.8.4.4",
+        "udp://1.1.1.1:53",
+    ]
+
+
 def test_sample_draws_from_the_ranges_of_all_lists(tmp_path: Path) -> None:
     store = ListStore(tmp_path)
     store.take("one", b"5.22.0.0/24\n2a01:5ec0::/29\n", own=False, country="IR")

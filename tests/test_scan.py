@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import json
-import os
-import pty
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,6 +28,7 @@ from tests.rig.farm import Farm
 from tests.rig.files import REPO
 from tests.rig.net import free_address
 from tests.rig.process import wait_until
+from tests.rig.terminal import plain, relay_in_terminal
 
 QUICK = ("--timeout", "400ms", "--concurrency", "500")
 
@@ -290,33 +285,42 @@ def test_scan_in_a_terminal_shows_a_bar_and_leaves_the_terminal_as_it_was(
     hosts = farm.hosts(100)
     farm.set(hosts, "working")
     file = written(tmp_path, map(farm.at, hosts))
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 70, 0, 0))
-    process = subprocess.Popen(
-        command("--file", file, "--state", tmp_path / "state.json", "--pace", "5ms"),
-        cwd=REPO,
-        env={**os.environ, "TERM": "xterm-256color"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        # The end is an error: how a terminal says that the other side is gone.
-        with contextlib.suppress(OSError):
-            while data := os.read(ours, 65_536):
-                shown += data
-    finally:
-        os.close(ours)
-        process.kill()
 
-    assert process.wait() == 0
-    text = shown.decode()
+    status, text = relay_in_terminal(
+        70, "scan", "--file", file, "--state", tmp_path / "state.json", "--pace", "5ms"
+    )
+
+    assert status == 0
     assert " of 100 checked, " in text
     assert " left" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is there again
     assert "100 checked in " in text
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_scan_in_a_narrow_terminal_cuts_nothing(farm: Farm, tmp_path: Path, columns: int) -> None:
+    hosts = farm.hosts(3)
+    farm.set(hosts, "working")
+    farm.set(hosts[0], "captive")
+    farm.set(hosts[1], "working", delay_ms=20)
+    named = [word for host in hosts for word in ("--resolver", farm.at(host))]
+
+    status, text = relay_in_terminal(
+        columns, "scan", *named, "--state", tmp_path / "state.json", *QUICK
+    )
+
+    assert status == 0
+    result = "3 checked in " + text.rpartition("3 checked in ")[2]
+    words = " ".join(result.split())
+    assert "…" not in result
+    for host in hosts[1:]:
+        assert f"{farm.at(host)} " in words
+    for value in ("udp", "0%", "253/4096", "2.0", "honesty"):
+        assert value in result
+    assert "gives an address that is not public for a public name" in words
+    assert all(len(line) <= columns for line in plain(result).splitlines())
+    has_table = words.count("name/reply") == 1
+    assert has_table is (columns == 80)
 
 
 def test_scan_of_one_of_several_pools_uses_what_the_file_says_of_it(

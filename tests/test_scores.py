@@ -138,6 +138,23 @@ def test_scores_have_one_entry_for_every_spelling_and_way() -> None:
     assert pool.value(parse("2001:db8::1", Options(bind="eth0"))) > 0
 
 
+def test_scores_have_one_entry_for_every_order_of_pins(tmp_path: Path) -> None:
+    first, again = (parse(f"dot://dns.example#{pins}") for pins in (
+        "2001:db8::1,192.0.2.2,192.0.2.1", "192.0.2.1,2001:db8::1,192.0.2.2"))  # fmt: skip
+    pool = PoolScores(Clock())
+    pool.checked(Verdict(first, True, Stage.PLAIN))
+    pool.checked(Verdict(again, True, Stage.PLAIN))
+    assert pool.value(first) == pool.value(again) == 4.0
+    # What is kept can be asked; fewer networks carry IPv6.
+    assert pool.good() == [parse("dot://dns.example#192.0.2.1,192.0.2.2,2001:db8::1")]
+
+    # A file from before may have both, of which the newer counts.
+    path = tmp_path / "state.json"
+    entries = {str(first): {"score": 5, "seen": 1_000_000}, str(again): {"score": 1, "seen": 9}}
+    path.write_bytes(orjson.dumps({"version": 1, "pools": {KEY: entries}}))
+    assert Scores(StateFile(path), Clock()).pool(KEY).value(again) == 5.0
+
+
 def test_scores_remember_sizes_until_a_later_measurement() -> None:
     pool = PoolScores(Clock())
     limited = Fitness(longest_name=253, replies=ReplySizes(900, 1_140))

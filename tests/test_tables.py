@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import csv
+import re
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
+from relay.endpoints import ip_of
 from relay.lists.addresses import is_public
 from relay.lists.tables import domestic, domestic_countries, well_known
-from relay.resolver_address import ResolverAddress
 from relay.state_path import default_state_path, lists_folder
 from tests.lists_data import shared_file
 
 
-def test_well_known_needs_no_lookup_and_has_every_address_once() -> None:
+def rows() -> list[dict[str, str]]:
+    """The rows of the shipped table, with what stands in their comments as "sources"."""
+    text = resources.files("relay.lists").joinpath("public.csv").read_text("utf-8")
+    lines = [line.partition("#") for line in text.splitlines() if not line.startswith("#")]
+    header, *rest = [facts.rstrip().split(",") for facts, _, _ in lines]
+    sources = [comment.strip() for _, _, comment in lines[1:]]
+    return [
+        dict(zip(header, row, strict=True)) | {"sources": each}
+        for row, each in zip(rest, sources, strict=True)
+    ]
+
+
+def test_well_known_has_every_address_once_and_looks_few_names_up() -> None:
     found = well_known()
 
     assert len({address.identity for address in found}) == len(found) > 250
-    assert [str(address) for address in found if address.unresolved] == []
+    unpinned = {address.host for address in found if address.unresolved}
+    assert unpinned == {
+        row["doh_url"].split("/")[2]
+        for row in rows()
+        if not row["doh_addresses"] and row["doh_url"]
+    }
+    assert len(unpinned) == 7
     assert {address.scheme for address in found} == {"udp", "dot", "https"}
     for address in found:
         hosts = address.pins or (address.host,)
-        assert all(map(is_public, hosts)), address
+        assert address.unresolved or all(map(is_public, hosts)), address
 
 
 def test_well_known_large_unfiltered_services_come_first() -> None:
@@ -36,10 +55,8 @@ def test_well_known_large_unfiltered_services_come_first() -> None:
         "udp://8.8.8.8:53",
         "udp://8.8.4.4:53",
     ]
-    text = resources.files("relay.lists").joinpath("public.csv").read_text("utf-8")
-    rows = list(csv.DictReader(text.splitlines()))
     unfiltered, filtering = (
-        {host for row in rows if (row["filtering"] in ("none", "unknown")) is kind
+        {host for row in rows() if (row["filtering"] in ("none", "unknown")) is kind
          for host in row["addresses"].split() if row["port_53"] == "yes"}
         for kind in (True, False)
     )  # fmt: skip
@@ -54,17 +71,47 @@ def test_well_known_asks_port_53_only_where_it_answers() -> None:
     assert any(a.host == "dns.mullvad.net" and a.pins[0] == "194.242.2.2" for a in well_known())
 
 
-def test_well_known_has_the_facts_of_the_shared_table() -> None:
-    rows = csv.DictReader(shared_file("global_resolvers.csv").decode().splitlines())
-    found = well_known()
-    by_host: dict[tuple[str, str], ResolverAddress] = {(a.scheme, a.host): a for a in found}
+def test_well_known_has_the_facts_of_the_shared_table_and_no_others() -> None:
+    facts = list(csv.DictReader(shared_file("global_resolvers.csv").decode().splitlines()))
+    udp: set[str] = set()
+    dot: dict[str, set[str]] = {}
+    doh: dict[tuple[str, str], set[str]] = {}
+    for row in facts:
+        hosts = {*row["ipv4"].split(), *row["ipv6"].split()}
+        if row["udp53"] == "yes":
+            udp |= hosts
+        if row["dot_host"]:
+            dot[row["dot_host"]] = hosts
+        if row["doh_url"]:
+            literal = set(row["doh_ip_literal"].split())
+            said = f"{row['doh_bootstrap_ips']} {row['doh_ip_literal_unchecked']}".split()
+            server, path = row["doh_url"].removeprefix("https://").partition("/")[::2]
+            doh[server, f"/{path}"] = literal | set(said)
+            doh |= {(host, f"/{path}"): set() for host in literal}
 
-    for row in rows:
-        hosts = f"{row['ipv4']} {row['ipv6']}".split()
-        for host in hosts:
-            assert (("udp", host) in by_host) is (row["udp53"] == "yes"), host
-        if row["dot_host"] and row["dot_host"] not in hosts:
-            assert set(by_host["dot", row["dot_host"]].pins) == set(hosts)
+    found = well_known()
+
+    assert {a.host for a in found if a.scheme == "udp"} == udp
+    pins = {a.host: set(a.pins) for a in found if a.scheme == "dot"}
+    # Whoever is called by an address needs none.
+    assert pins == {host: set() if ip_of(host) else hosts for host, hosts in dot.items()}
+    assert {(a.host, a.path): set(a.pins) for a in found if a.scheme == "https"} == doh
+    assert len(doh) > 70
+
+
+def test_well_known_names_the_sources_of_every_row() -> None:
+    for row in rows():
+        assert re.fullmatch(r"[A-Z]+, \d(; unchecked for DoH: .+)?", row["sources"]), row
+    facts = csv.DictReader(shared_file("global_resolvers.csv").decode().splitlines())
+    by_service = {(row["operator"], row["service"]): row["sources"] for row in rows()}
+
+    assert len(by_service) == len(rows()) == 68
+    for row in facts:
+        told = by_service.pop((row["operator"], row["variant"]))
+        sources, _, unchecked = told.partition("; unchecked for DoH: ")
+        assert sources == f"{row['sources']}, {row['min_sources_per_ip']}"
+        assert unchecked == row["doh_ip_literal_unchecked"]
+    assert by_service == {}
 
 
 def test_domestic_every_country_of_the_list_has_resolvers_with_a_source() -> None:

@@ -27,10 +27,10 @@ from relay.config import DISCOVERY_SOURCES, Config, Flags, PoolConfig
 from relay.config_errors import BadValue, did_you_mean, listed
 from relay.durations import parse_duration_within
 from relay.endpoints import parse_country, parse_domain
-from relay.printable import printable, quoted
 from relay.profiles import PROFILES
 from relay.resolver_address import AUTO, ResolverAddress
 from relay.resolver_list import Entry, parse_bootstrap, parse_entry
+from shared.printable import printable, quoted
 
 if TYPE_CHECKING:
     from relay.discovery.scan import Order, Result

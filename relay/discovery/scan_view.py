@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import time
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -25,17 +24,15 @@ from relay.config import PoolConfig
 from relay.discovery.scan import GIVE_UP_S, End, Progress, Ranked, Result
 from relay.discovery.verdict import REPLY_STEPS, ReplySizes
 from relay.lists.parsing import canonical
-from relay.printable import printable
 from relay.resolver_address import LONGEST_ADDRESS
+from relay.terminal import is_terminal, new_table, output, show_table
+from shared.printable import printable
 
 LINE_S: Final = 5.0
 """From one line to the next where there is no terminal for a bar."""
 
 MOST_ROWS: Final = 100
 """Of the table; JSON has all."""
-
-_PIPE_WIDTH: Final = 200
-"""Columns where the output is no terminal: wide enough that nothing is cut for a program."""
 
 _LONGEST_MESSAGE: Final = 1_024
 _KINDS: Final = {"https": "doh"}
@@ -57,7 +54,7 @@ class View(logging.Handler):
         self._is_quiet = quiet
         self._next_line_at = time.monotonic() + LINE_S
         self._bar: Bar | None = None
-        if _is_terminal(sys.stderr):
+        if is_terminal(sys.stderr):
             console = Console(
                 file=sys.stderr, force_terminal=True, highlight=False, markup=False, emoji=False
             )
@@ -123,24 +120,16 @@ def progress_text(progress: Progress) -> str:
 
 def show_result(result: Result) -> None:
     """Print what was found to standard output."""
-    console = Console(
-        file=sys.stdout,
-        force_terminal=_is_terminal(sys.stdout),
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+    console = output()
     console.print(_headline(result))
     if result.passed:
         console.print()
-        console.print(_ranking(result.passed[:MOST_ROWS]))
+        show_table(console, _ranking(result.passed[:MOST_ROWS]))
         if (more := len(result.passed) - MOST_ROWS) > 0:
             console.print(Text(f"and {more:,} more that passed: --json has them all"))
     if result.reasons:
         console.print()
-        console.print(_reasons(result))
+        show_table(console, _reasons(result))
 
 
 def show_json(result: Result, pool: PoolConfig) -> None:
@@ -176,7 +165,7 @@ def _headline(result: Result) -> Text:
 
 
 def _ranking(ranked: list[Ranked]) -> Table:
-    table = _table()
+    table = new_table()
     table.add_column("resolver", overflow="fold")
     table.add_column("kind", no_wrap=True)
     for name in ("latency", "loss", "name/reply"):
@@ -201,17 +190,13 @@ def _ranking(ranked: list[Ranked]) -> Table:
 
 
 def _reasons(result: Result) -> Table:
-    table = _table()
+    table = new_table()
     table.add_column("failed", justify="right", no_wrap=True)
     table.add_column("at", no_wrap=True)
     table.add_column("why", overflow="fold")
     for (stage, reason), count in result.reasons.most_common():
         table.add_row(f"{count:,}", stage.value, Text(printable(reason, _LONGEST_MESSAGE)))
     return table
-
-
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def _row_json(each: Ranked) -> dict[str, Any]:
@@ -259,8 +244,3 @@ def _clock(duration_s: float) -> str:
     minutes, seconds = divmod(int(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"
-
-
-def _is_terminal(stream: IO[str]) -> bool:
-    """Whether control codes mean something there."""
-    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")

@@ -9,8 +9,8 @@ from collections import Counter
 from typing import Any, Final
 
 from relay.discovery.verdict import AT_TUNNEL, Stage, Verdict
-from relay.printable import printable
 from relay.resolver_address import ResolverAddress
+from shared.printable import printable
 
 RECENT: Final = 50
 """Failures that are told one by one."""

@@ -205,7 +205,7 @@ def _tell_outcomes(outcomes: Sequence[Outcome]) -> bool:
             failed = True
             click.echo(f"relay: error: {name}: {printable(outcome.failure, 1024)}", err=True)
         else:
-            click.echo(f"{name}: unchanged")
+            click.echo(f"{name}: unchanged; sha256 {printable(outcome.sha256) or 'not known'}")
     return failed
 
 

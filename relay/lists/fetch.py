@@ -62,6 +62,8 @@ class Outcome:
     report: Report | None = None
     failure: str = ""
     """Empty where it did not fail. Without a report too, the list is as it is stored."""
+    sha256: str = ""
+    """Of the stored list, where that is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,10 @@ async def update(store: ListStore, sources: Sequence[Source], way: Way) -> list[
                 if known.last_modified:
                     conditions["If-Modified-Since"] = known.last_modified
             try:
-                return await _fetch(session, source, conditions, way.largest_bytes)
+                found = await _fetch(session, source, conditions, way.largest_bytes)
             except ListError as error:
                 return Outcome(source, failure=str(error))
+            return found or Outcome(source, sha256=known.sha256 if known else "")
 
         answers = await asyncio.gather(*map(fetched, sources))
     # One after the other, so that their order in the store is that of the sources.
@@ -115,17 +118,15 @@ async def update(store: ListStore, sources: Sequence[Source], way: Way) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The content of a source; None: unchanged."""
+    """The content of a source."""
 
     source: Source
-    data: bytes | None = None
-    origin: Origin | None = None
+    data: bytes
+    origin: Origin
 
 
 def _kept(store: ListStore, fetched: Fetched) -> Outcome:
     source = fetched.source
-    if fetched.data is None:
-        return Outcome(source)
     try:
         report = store.take(
             source.name, fetched.data, own=False, country=source.country, origin=fetched.origin
@@ -137,7 +138,8 @@ def _kept(store: ListStore, fetched: Fetched) -> Outcome:
 
 async def _fetch(
     session: aiohttp.ClientSession, source: Source, conditions: dict[str, str], largest: int
-) -> Fetched:
+) -> Fetched | None:
+    """Return the content of a source; None where it is unchanged. Raises ListError."""
     url = source.url
     try:
         for _ in range(MOST_REDIRECTS + 1):
@@ -146,7 +148,7 @@ async def _fetch(
                     url = _redirected(url, answer.headers.get("Location", ""))
                     continue
                 if answer.status == 304 and conditions:
-                    return Fetched(source)
+                    return None
                 if answer.status != 200:
                     raise ListError(f"the server answered HTTP {answer.status}")
                 data = await _body(answer, largest)

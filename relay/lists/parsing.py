@@ -44,7 +44,7 @@ from relay.lists.forms import (
     is_registry_line,
 )
 from relay.lists.ranges import Block, Ranges
-from relay.resolver_address import LONGEST_ADDRESS, ResolverAddress, parse
+from relay.resolver_address import LONGEST_ADDRESS, ResolverAddress, folded, parse
 from relay.stamps import PREFIX, UnspokenStamp
 from shared.printable import printable, quoted
 
@@ -147,6 +147,8 @@ class _Reader:
         self._expanded = 0
         self._blocks = 0
         self._line = 0
+        self._pinned: set[str] = set()
+        """Those that are kept with several pins, whose order may be another the next time."""
 
     # -- the forms ---------------------------------------------------------------------------
 
@@ -361,10 +363,12 @@ class _Reader:
 
     def _keep(self, text: str) -> None:
         resolvers = self.found.resolvers
-        if text in resolvers:
+        if text in resolvers or ("," in text and folded(text) in self._pinned):
             self.found.duplicates += 1
         elif len(resolvers) < MOST_ENTRIES:
             resolvers[text] = None
+            if "," in text:
+                self._pinned.add(folded(text))
         else:
             self._warn(f"a list has at most {MOST_ENTRIES:,} resolvers: {text} is left out")
 

@@ -32,7 +32,7 @@ from relay.lists.forms import is_registry_file
 from relay.lists.parsing import Parsed
 from relay.lists.ranges import Block, Ranges
 from relay.lists.sources import parse_name
-from relay.resolver_address import ResolverAddress, parse
+from relay.resolver_address import ResolverAddress, folded, parse
 from shared.errors import RelayError
 from shared.printable import printable, quoted
 
@@ -132,8 +132,9 @@ class ListStore:
         seen: set[str] = set()
         for stored in self._all():
             for line in stored.addresses:
-                if line not in seen:
-                    seen.add(line)
+                key = folded(line)
+                if key not in seen:
+                    seen.add(key)
                     address = _address(line)
                     if address is not None:
                         yield address

@@ -25,9 +25,11 @@ def well_known() -> tuple[ResolverAddress, ...]:
 
     Those that filter nothing come before those that do, whose answers are of less use to a tunnel.
     Within each group: UDP over IPv4 in the order of the table (the large anycast services first),
-    then DoT and DoH with their addresses pinned, then UDP over IPv6, which fewer networks carry.
+    then DoT and DoH, with the addresses pinned that are known to serve it, then UDP over IPv6,
+    which fewer networks carry.
     """
-    rows = list(csv.DictReader(_text(_PUBLIC).splitlines()))
+    lines = (line.partition("#")[0].rstrip() for line in _text(_PUBLIC).splitlines())
+    rows = list(csv.DictReader(filter(None, lines)))
     filtering = [row for row in rows if row["filtering"] not in ("none", "unknown")]
     unfiltered = [row for row in rows if row["filtering"] in ("none", "unknown")]
     found: dict[ResolverAddress, None] = {}
@@ -76,7 +78,7 @@ def _ordered(rows: Iterable[Mapping[str, str]]) -> Iterator[ResolverAddress]:
 
 def _pinned(url: str, hosts: list[str]) -> str:
     host = url.partition("://")[2].partition("/")[0]
-    return url if host in hosts else f"{url}#{','.join(hosts[:MOST_PINS])}"
+    return url if not hosts or host in hosts else f"{url}#{','.join(hosts[:MOST_PINS])}"
 
 
 def _text(name: str) -> str:

@@ -6,21 +6,16 @@ Used by: `relay lists show`. Names, origins and countries came from outside: the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from relay.lists.store import Summary
+from relay.terminal import new_table, output, show_table
 from shared.printable import printable
-
-_PIPE_WIDTH: Final = 200
-"""Columns where the output is no terminal: wide enough that nothing is cut for a program."""
 
 _COUNTRIES_SHOWN: Final = 8
 _DIGEST_SHOWN: Final = 16
@@ -43,13 +38,10 @@ def as_json(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 def show(summaries: Sequence[Summary]) -> None:
     """Print the lists to standard output."""
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = new_table()
     table.add_column("name", no_wrap=True)
     table.add_column("resolvers", justify="right", no_wrap=True)
-    table.add_column("ranges")
+    table.add_column("ranges", overflow="fold")
     table.add_column("fetched (UTC)", no_wrap=True)
     table.add_column("sha256", no_wrap=True)
     table.add_column("origin", overflow="fold")
@@ -65,7 +57,7 @@ def show(summaries: Sequence[Summary]) -> None:
             Text(printable(summary.sha256, _DIGEST_SHOWN) or "-"),
             Text(printable(summary.origin, 500)),
         )
-    console.print(table)
+    show_table(output(), table)
 
 
 def _ranges(summary: Summary) -> str:

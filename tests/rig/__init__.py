@@ -13,7 +13,7 @@ by the byte), zone, servers (Dnsdist, Nsd), scripted (ScriptedResolver), relay (
 (dnsperf, dig, raw UDP and TCP), files (a file carried and checked), tunnels (dns2tcp, iodine,
 dnstt), certs (an authority of its own), tls_servers (TlsDnsdist, Unbound, Nginx: DoT and DoH),
 gate (counts, delays and cuts connections), proxies (Microsocks, Tinyproxy), farm (thousands of
-simulated resolvers).
+simulated resolvers), terminal (a command in a terminal of a given width).
 """
 
 from tests.rig.clients import (
