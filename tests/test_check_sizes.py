@@ -21,6 +21,7 @@ from relay.discovery.check_sizes import (
 )
 from relay.discovery.check_udp import Outcome
 from relay.discovery.checks import CheckPlan
+from relay.discovery.scan_view import reply_text
 from relay.discovery.verdict import ReplySizes
 from shared.own_question import OwnQuestion
 from tests.loopback import on_loop
@@ -34,29 +35,33 @@ from tests.test_checks import checked
 PLAN = CheckPlan(OwnQuestion.new(), names=("example.com",), timeout_s=0.6)
 
 STEPS = [
-    (0, 0, (None, None, None), 0),
-    (255, 0, (None, None, None), 0),
-    (256, 0, (True, None, None), 0),
-    (616, 0, (True, True, None), 0),
-    (2_048, 0, (True, True, True), 0),
-    (1_140, 2_700, (True, True, False), 1_232),
-    (1_400, 2_700, (True, True, False), 1_400),
-    (390, 1_140, (True, False, False), 512),
-    (100, 390, (False, False, False), 100),
-    (0, 390, (False, False, False), 1),
+    (0, 0, (None, None, None), 0, "-"),
+    (255, 0, (None, None, None), 0, "-"),
+    (256, 0, (True, None, None), 0, "512+"),
+    (616, 0, (True, True, None), 0, "1232+"),
+    (2_048, 0, (True, True, True), 0, "4096"),
+    (1_140, 2_700, (True, True, False), 1_232, "1232"),
+    (1_400, 2_700, (True, True, False), 1_400, "1232"),
+    (390, 1_140, (True, False, False), 512, "512"),
+    (100, 390, (False, False, False), 100, "<512"),
+    (0, 390, (False, False, False), 1, "<512"),
+    # What nobody has looked at is no limit: it may pass all that is below what it failed.
+    (86, 3_900, (None, None, False), 1_232, "<4096"),
+    (440, 3_900, (True, None, False), 1_232, "512+"),
+    (86, 1_140, (None, False, False), 512, "<1232"),
     # It passes 1,140, and not 1,200: that step does not pass, and the limit is what did.
-    (1_140, 1_200, (True, False, False), 1_140),
+    (1_140, 1_200, (True, False, False), 1_140, "512"),
     # What a larger one did not miss was lost by chance.
-    (2_700, 1_140, (True, True, True), 0),
+    (2_700, 1_140, (True, True, True), 0, "4096"),
     # Too large for every step: that says nothing.
-    (1_140, 5_000, (True, True, None), 0),
+    (1_140, 5_000, (True, True, None), 0, "1232+"),
 ]
 
 
 def test_reply_sizes_are_told_in_steps_and_as_a_limit() -> None:
-    for largest, missing, steps, limit in STEPS:
+    for largest, missing, steps, limit, shown in STEPS:
         sizes = ReplySizes(largest, missing)
-        assert (sizes.steps, sizes.limit) == (steps, limit), sizes
+        assert (sizes.steps, sizes.limit, reply_text(sizes)) == (steps, limit, shown), sizes
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 65_535)), max_size=8))

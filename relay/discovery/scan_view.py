@@ -181,7 +181,7 @@ def _ranking(ranked: list[Ranked]) -> Table:
             _kind(each),
             f"{verdict.latency_s * 1e3:.1f} ms",
             f"{verdict.loss:.0%}",
-            f"{fitness.longest_name or '-'}/{_reply(fitness.replies)}",
+            f"{fitness.longest_name or '-'}/{reply_text(fitness.replies)}",
             _yes(verdict.honest),
             _yes(verdict.tunnel),
             f"{each.score:.1f}",
@@ -226,12 +226,15 @@ def _kind(each: Ranked) -> str:
     return _KINDS.get(scheme, scheme)
 
 
-def _reply(sizes: ReplySizes) -> str:
-    """Return the largest step that passes; with a + where nothing is known of the next."""
-    passed = [step for step, passes in zip(REPLY_STEPS, sizes.steps, strict=True) if passes]
-    if False not in sizes.steps and len(passed) < len(REPLY_STEPS):
-        return f"{passed[-1]}+" if passed else "-"
-    return str(passed[-1]) if passed else f"<{REPLY_STEPS[0]}"
+def reply_text(sizes: ReplySizes) -> str:
+    """Return the largest step that passes, with a + where nothing is known of the next; where
+    none does, the first that fails."""
+    steps = sizes.steps
+    passed = steps.count(True)
+    if passed:
+        more = "+" if None in steps[passed : passed + 1] else ""
+        return f"{REPLY_STEPS[passed - 1]}{more}"
+    return f"<{REPLY_STEPS[steps.index(False)]}" if False in steps else "-"
 
 
 def _yes(value: bool | None) -> str:

@@ -64,12 +64,16 @@ class ReplySizes:
 
     @property
     def limit(self) -> int:
-        """Octets of the largest reply that passes, as far as is known; 0: no limit is known."""
+        """Octets of the largest reply that may pass; 0: no limit is known.
+
+        That is the step below the first that fails, be it proven or just not known to fail: whom a
+        limit is ascribed that he has not, gets no large queries.
+        """
         steps = self.steps
         if False not in steps:
             return 0
-        passed = [step for step, passes in zip(REPLY_STEPS, steps, strict=True) if passes]
-        return max(self.largest, *passed, 1)
+        first = steps.index(False)
+        return max(self.largest, REPLY_STEPS[first - 1] if first else 1)
 
     def is_open(self, size: int) -> bool:
         """Whether a reply of `size` octets, 0 if that is not known, would tell anything new."""
