@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -301,6 +303,10 @@ def loaded_config(path: Path | None, flags: Flags) -> Loaded:
 
 def _configured(path: Path | None, flags: Flags) -> Config:
     loaded = loaded_config(path, flags)
+    from relay.authorities import authority_warnings
+
+    more = authority_warnings(os.environ, loaded.config.pools)
+    loaded = replace(loaded, warnings=(*loaded.warnings, *more))
     if loaded.warnings or loaded.notes:
         from workers import logs
 

@@ -74,6 +74,8 @@ class PoolConfig:
     pretest_domains: tuple[str, ...] = ()
     via: Proxy | None = None
     """The proxy of the streams that `auto` finds."""
+    path: config_errors.Path = field(default=(), compare=False)
+    """Where it stands in the file, as no part of what it is; empty: in none."""
 
     @property
     def domain(self) -> str | None:
@@ -111,6 +113,8 @@ class PoolSpec:
     bind: str = ""
     changes: SettingsChanges = field(default_factory=dict)
     discovery: DiscoverySettings = DiscoverySettings()
+    discovery_said: tuple[str, ...] = ()
+    """The fields of `discovery` that are there, by their names in the file."""
     domains: tuple[str, ...] = ()
     record_type: str | None = None
     pretest_domains: tuple[str, ...] = ()
@@ -152,6 +156,11 @@ class Flags:
     steering: str | None = None
     country: str | None = None
     want: int | None = None
+    sources: tuple[str, ...] | None = None
+    is_scan: bool = False
+    """Whether it is for a scan, which checks those that are named as well."""
+    searches: bool = True
+    """Whether `auto`, where it is there, is searched for."""
     pool: str | None = None
     """The name of the pool that those about one pool are for, where the file has several."""
 
@@ -193,6 +202,7 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
         pools = tuple(map(_with_flags, pools, about))
     warnings: list[str] = []
     built: list[PoolConfig] = []
+    places: list[dict[ResolverAddress, config_errors.Path]] = []
     for pool, given in zip(pools, about, strict=True):
         place = ("--resolver",) if given.resolvers else (*pool.path, "resolvers")
         resolvers = pool.resolvers or (AUTO,)
@@ -222,8 +232,10 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
                 record_type=pool.record_type,
                 pretest_domains=pool.pretest_domains,
                 via=pool.via,
+                path=pool.path,
             )
         )
+        places.append(expanded.resolvers)
     problems += _together(pools, built)
     if problems:
         raise ConfigProblems(problems)
@@ -237,8 +249,8 @@ def _build(spec: FileSpec, flags: Flags) -> Loaded:
         pools=tuple(built),
         lists=spec.lists,
     )
-    for pool, made, given in zip(pools, built, about, strict=True):
-        warnings += without_effect(pool, made, given, config.state)
+    for pool, made, at, given in zip(pools, built, places, about, strict=True):
+        warnings += without_effect(pool, made, at, given, config.state)
     return Loaded(config, tuple(warnings), spec.notes)
 
 
@@ -281,6 +293,7 @@ def _with_flags(pool: PoolSpec, flags: Flags) -> PoolSpec:
             pool.discovery,
             country=flags.country or pool.discovery.country,
             want=flags.want or pool.discovery.want,
+            sources=pool.discovery.sources if flags.sources is None else flags.sources,
         ),
     )
 

@@ -161,6 +161,10 @@ class DiscoveryModel(_Strict):
     check_command: CheckCommand = None
     size_questions: Annotated[list[SizeQuestion], BeforeValidator(opened_text)] = []
 
+    def said(self) -> tuple[str, ...]:
+        """Return the names of the fields that are there."""
+        return tuple(name for name in type(self).model_fields if name in self.model_fields_set)
+
     def settings(self) -> DiscoverySettings:
         """Return the fields under the names that the rest of the relay has for them."""
         return DiscoverySettings(
@@ -305,6 +309,7 @@ def _pool_spec(model: PoolModel, path: Place) -> PoolSpec:
         bind=model.bind,
         changes=model.smart_pool.changes(),
         discovery=model.smart_pool.discovery.settings(),
+        discovery_said=model.smart_pool.discovery.said(),
         domains=(*([model.domain] if model.domain else []), *model.domains),
         record_type=model.record_type,
         pretest_domains=tuple(model.pretest_domain),

@@ -108,6 +108,7 @@ def _pool(document: Document, outbound: dict[str, Any], index: int) -> PoolSpec 
         resolvers=tuple(each.entry for each in model.resolvers),
         changes=model.smart_pool.changes(),
         discovery=model.smart_pool.discovery.settings(),
+        discovery_said=model.smart_pool.discovery.said(),
         domains=tuple(dict.fromkeys((*model.domain, *model.domains))),
         record_type=model.record_type,
         pretest_domains=tuple(model.pretest_domain),

@@ -20,6 +20,7 @@ LONGEST_SOCKET_PATH_BYTES: Final = 107
 """What `sun_path` holds beside its closing zero."""
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
+_LIKELY_PORT: Final = re.compile(r"[1-9][0-9]{1,3}")
 _ZONE: Final = re.compile(r"[A-Za-z0-9._~-]{1,15}")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC_END: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9a-fA-F]*)")
@@ -102,8 +103,17 @@ def split_host_port(text: str, default_port: int | None, lowest: int = 1) -> tup
     if has_port:
         return canonical, parse_port(port, lowest)
     if default_port is None:
-        raise AddressError("the port is missing", f"{bracketed(canonical)}:53")
+        raise AddressError("the port is missing", _with_port(canonical))
     return canonical, default_port
+
+
+def _with_port(host: str) -> str:
+    """Return what was probably meant by a host that has to have a port, and has none."""
+    before, _, tail = host.rpartition(":")
+    # An IPv6 address without brackets whose port was taken for a part of it.
+    if ip_of(before) and _LIKELY_PORT.fullmatch(tail):
+        return f"[{before}]:{tail}"
+    return f"{bracketed(host)}:53"
 
 
 def bracketed(host: str) -> str:

@@ -20,7 +20,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -30,6 +29,7 @@ import uvloop
 from relay import __version__
 from relay.command import Command
 from relay.config import Config
+from relay.config_changes import restart_needed
 from relay.control.control_socket import ControlSocket, open_control
 from relay.control.status import ill_health, pool_counts, resolvers_status, worker_status
 from relay.discovery.service import Discovery
@@ -350,8 +350,8 @@ class Relay:
 
         Return how many joined, and how many left.
         """
-        if _without_resolvers(config) != _without_resolvers(self.config):
-            raise RelayError("more changed than the resolvers of the pools; that takes a restart")
+        if changed := restart_needed(self.config, config):
+            raise RelayError(f"more changed than resolvers, which takes a restart: {changed}")
         before, after = _named(self.config), _named(config)
         self.config = config
         self._discovery.reconfigure(config)
@@ -417,11 +417,6 @@ def run(config: Config, argv: list[str]) -> int:
 
     _prepare(config)
     return uvloop.run(main())
-
-
-def _without_resolvers(config: Config) -> Config:
-    pools = (replace(pool, resolvers=(), bootstrap=()) for pool in config.pools)
-    return replace(config, pools=tuple(pools))
 
 
 def _named(config: Config) -> set[tuple[int, ResolverAddress]]:

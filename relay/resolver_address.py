@@ -33,6 +33,12 @@ _WITH_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(:/{1,3}|//)(.*)")
 _PASSWORD: Final = re.compile(r"//[^/]*@")
 _URL_PATH: Final = re.compile(r"/[!$&-;=?-Z_a-z~%]*")
 _ENCRYPTED: Final = ("dot", "https")
+_BETWEEN: Final = re.compile(r"\s*[,;]\s*")
+_ANOTHER: Final = re.compile(r"[,;]\s*(?:(?:udp|tcp|dot|tls|https)://|sdns:)", re.IGNORECASE)
+_PARTS_READ: Final = 4
+"""Of what may be several addresses: a list may have many such lines."""
+
+_SEVERAL: Final = "names several resolvers; each goes into an entry of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,8 @@ def parse(text: str, options: Options | None = None) -> ResolverAddress:
     try:
         return read(text)
     except AddressError as error:
-        raise error.vetted(read).about(_PASSWORD.sub("//...@", text)) from None
+        told = AddressError(_SEVERAL) if _names_several(text) else error.vetted(read)
+        raise told.about(_PASSWORD.sub("//...@", text)) from None
 
 
 def with_defaults(
@@ -195,8 +202,24 @@ def loops_back(resolver: ResolverAddress, listen: ListenAddress) -> bool:
 # -- an address --------------------------------------------------------------------------------
 
 
+def _names_several(text: str) -> bool:
+    """Whether a text that is no address is several ones. What follows a "#" may have commas."""
+    parts = _BETWEEN.split(text[:LONGEST_ADDRESS].strip(), _PARTS_READ)
+    return len(parts) > 1 and "#" not in text and all(parts) and any(map(_is_address, parts))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        _parse(text)
+    except AddressError:
+        return False
+    return True
+
+
 def _parse(text: str, path: str = "") -> ResolverAddress:
     """Return the address `text`; an https address without a path has the given one."""
+    if _ANOTHER.search(text):  # a comma may also stand in a path
+        raise AddressError(_SEVERAL)
     if text.lower() == "auto":
         return AUTO
     if text[: len(stamps.PREFIX)].lower() == stamps.PREFIX:

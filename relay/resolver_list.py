@@ -55,7 +55,8 @@ class Expanded:
     """The proxy of those that name none."""
     bind: str = ""
     """Where those send from that do not say."""
-    _known: dict[tuple[object, ...], ResolverAddress] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], tuple[ResolverAddress, str]] = field(default_factory=dict)
+    """Who is there already, and where that was said."""
     _told: Counter[str] = field(default_factory=Counter)
 
     def take(self, address: ResolverAddress, at: Place, where: str) -> None:
@@ -63,10 +64,13 @@ class Expanded:
         address = with_defaults(address, self.via, self.bind)
         first = self._known.get(address.identity)
         if first is not None:
-            if first != address:
-                self._tell(where, address, "is there already, with other options; those count")
+            known, named_at = first
+            if known != address:
+                earlier = f"an earlier {named_at}" if is_flag((named_at,)) else named_at
+                text = f"is there already as {earlier}; the options of that one count"
+                self._tell(where, address, text, "are there already, with other options")
             return
-        self._known[address.identity] = address
+        self._known[address.identity] = (address, where)
         self.resolvers[address] = at
         if address.remark:
             self._tell(where, address, address.remark)
@@ -82,9 +86,10 @@ class Expanded:
             if count > _REMARKS_SHOWN:
                 self.warnings.append(f"{count - _REMARKS_SHOWN:,} more resolvers: {text}")
 
-    def _tell(self, where: str, address: ResolverAddress, text: str) -> None:
-        self._told[text] += 1
-        if self._told[text] <= _REMARKS_SHOWN:
+    def _tell(self, where: str, address: ResolverAddress, text: str, kind: str = "") -> None:
+        """Tell it of a resolver; `kind` is what it is counted under where the text varies."""
+        self._told[kind or text] += 1
+        if self._told[kind or text] <= _REMARKS_SHOWN:
             self.warnings.append(f"{where}: {address}: {text}")
 
 
@@ -166,7 +171,7 @@ def _take_lines(found: Expanded, path: Path, lines: list[str], at: Place) -> Non
             continue
         where = f"{printable(str(path), 4096)}:{number}"
         try:
-            found.take(parse(text), at, where)
+            found.take(_listed(text), at, where)
         except AddressError as error:
             bad += 1
             if bad <= _WARNINGS_SHOWN:
@@ -174,6 +179,14 @@ def _take_lines(found: Expanded, path: Path, lines: list[str], at: Place) -> Non
     if bad > _WARNINGS_SHOWN:
         more = bad - _WARNINGS_SHOWN
         found.warnings.append(f"{printable(str(path), 4096)}: {more:,} more bad lines")
+
+
+def _listed(text: str) -> ResolverAddress:
+    """Return the address of a line. `auto` is none: a list is not to begin a search."""
+    address = parse(text)
+    if address.is_auto:
+        raise AddressError("auto can only stand in resolvers itself")
+    return address
 
 
 def _without_comment(line: str) -> str:

@@ -133,7 +133,8 @@ class Roster:
         self._slots = Slots(board)
         self._living: tuple[int, ...] = tuple(range(board.at.workers))
         self._woken = asyncio.Event()
-        self._taken: list[set[tuple[object, ...]]] = [set() for _ in listens]
+        self._taken: list[dict[tuple[object, ...], str]] = [{} for _ in listens]
+        """Who has what no two have in common, as a person is shown it."""
         self.pools: list[list[Member]] = [[] for _ in listens]
 
     def set_resolvers(self, pool: int, wanted: Iterable[ResolverAddress], now: float) -> bool:
@@ -325,7 +326,8 @@ class Roster:
         turns = ((*hosts[first:], *hosts[:first]) for first in range(len(hosts)))
         found = next((turn for turn in turns if _place(address, turn[0]) not in taken), None)
         if found is None:
-            member.fault = f"{hosts[0]} is in the pool already"
+            other = taken[_place(address, hosts[0])]
+            member.fault = f"{hosts[0]} is in the pool already, as {other}"
             return False
         try:
             slot = self._slots.take(now)
@@ -337,7 +339,7 @@ class Roster:
         member.fault = ""
         member.hosts = found
         member.entry = self._sized(pool, address, entry_of(slot, address, found))
-        taken.add(_place(address, found[0]))
+        taken[_place(address, found[0])] = address.shown
         self._write_keepers([slot])
         return True
 
@@ -345,7 +347,7 @@ class Roster:
         entry = member.entry
         if entry is not None:
             self._slots.give_back(entry.slot, now)
-            self._taken[pool].discard(_place(member.address, member.hosts[0]))
+            self._taken[pool].pop(_place(member.address, member.hosts[0]), None)
             member.entry = None
 
     def _write_keepers(self, slots: Iterable[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import sys
@@ -28,7 +29,7 @@ async def test_command_gets_its_words_without_a_shell(tmp_path: Path) -> None:
     code = "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]))"
     words = ["{resolver}", "at={address}", "{host}", "{port}", "$(id)", "a b;c"]
     assert await CheckCommand(python(code, str(out), *words)).why_failed(ADDRESS) == ""
-    told = ["dot://[2001:db8::1]:853", "at=[2001:db8::1]:853", "2001:db8::1", "853"]
+    told = ["[2001:db8::1]:853", "at=dot://[2001:db8::1]:853", "2001:db8::1", "853"]
     assert out.read_text() == repr([*told, "$(id)", "a b;c"])
 
 
@@ -38,6 +39,35 @@ async def test_command_that_fails_is_told_with_its_status() -> None:
     assert await command.why_failed(ADDRESS) == "the check command failed with status 3"
     command = CheckCommand(python("import os; os.kill(os.getpid(), 9)"))
     assert await command.why_failed(ADDRESS) == "the check command was ended by signal 9"
+
+
+@on_loop
+async def test_command_that_fails_has_its_last_words_in_the_debug_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    code = (
+        "import os, subprocess, sys\n"
+        "os.write(2, b'y' * 500_000 + b'\\nno \\x1b[31m tunnel\\xff' + b'z' * 900 + b'\\n \\n')\n"
+        # Who keeps the descriptor is not waited for.
+        "subprocess.Popen(['sleep', '60'], start_new_session=sys.argv[1] == 'escape')\n"
+        "raise SystemExit(3)"
+    )
+    fault = "the check command failed with status 3"
+
+    assert await CheckCommand(python(code, "")).why_failed(ADDRESS) == fault
+    assert caplog.text == ""
+
+    caplog.set_level(logging.DEBUG, "relay.discovery.check_command")
+    assert await CheckCommand(python(code, "")).why_failed(ADDRESS) == fault
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told.startswith(f"{ADDRESS}: {fault}; it said: no \\x1b[31m tunnel\ufffdzzz")
+    assert told.isprintable()
+    assert len(told) < 450
+
+    caplog.clear()
+    assert await CheckCommand(python("import os; os.write(2, b'hm')")).why_failed(ADDRESS) == ""
+    assert await CheckCommand(python("raise SystemExit(3)")).why_failed(ADDRESS) == fault
+    assert caplog.text == ""
 
 
 @on_loop

@@ -88,6 +88,7 @@ def test_help_names_every_option(command: str) -> None:
         (["serve", "--resolvers", "8.8.8.8"], "No such option"),
         (["serve", "stray"], "Got unexpected extra argument"),
         (["serve", "-u", "8.8.8.8:x"], '"8.8.8.8:x": port "x" is not a number from 1 to 65535'),
+        (["serve", "-u", "8.8.8.8,1.1.1.1"], "each goes into an entry of its own"),
         (["serve", "--upstream", "upd://8.8.8.8"], 'did you mean "udp://8.8.8.8"?'),
         (["serve", "--resolver", "https://1.1.1.1"], 'did you mean "https://1.1.1.1/dns-query"?'),
         (["serve", "--bootstrap", "dns.example"], "is written with its IP address"),

@@ -59,6 +59,18 @@ def test_list_file_bad_line_is_a_warning_with_its_number(tmp_path: Path) -> None
     assert all(warning.isprintable() for warning in found.warnings)
 
 
+def test_list_file_auto_is_left_out_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("8.8.8.8\nAuto # all\n")
+
+    found = with_resolvers(tmp_path, "file:a")
+
+    assert addresses(found) == ["udp://8.8.8.8:53"]
+    assert found.warnings == (f"{tmp_path}/a:2: auto can only stand in resolvers itself",)
+    (tmp_path / "a").write_text("auto\n")
+    with pytest.raises(ConfigProblems, match="the lists name no resolver"):
+        with_resolvers(tmp_path, "file:a")
+
+
 def test_list_file_duplicates_count_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("8.8.8.8\n8.8.8.8:53\nUDP://8.8.8.8\n")
     (tmp_path / "b").write_text("8.8.8.8\n1.1.1.1\n")

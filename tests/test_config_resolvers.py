@@ -325,8 +325,8 @@ def test_load_what_can_be_run_and_should_be_known_is_a_warning(tmp_path: Path) -
         "verified",
         "pools[0].resolvers[1]: dot://dns.quad9.net:853#9.9.9.9: the stamp pins certificates; "
         "these are verified by name only",
-        "pools[0].resolvers[2]: dot://192.0.2.1:853: is there already, with other options; those "
-        "count",
+        "pools[0].resolvers[2]: dot://192.0.2.1:853: is there already as pools[0].resolvers[0]; "
+        "the options of that one count",
         'pools[0].bind: "192.0.2.9": this machine does not have the address now',
         'pools[0].resolvers[3]: "no-such-if": there is no such interface now',
     )
@@ -342,6 +342,31 @@ def test_load_remarks_on_many_resolvers_are_summed_up(tmp_path: Path) -> None:
     assert len(found.config.pools[0].resolvers) == 110
     assert len(found.warnings) == 6
     assert found.warnings[-1] == "95 more resolvers: asked directly: the proxy carries no UDP"
+
+
+def test_load_resolvers_named_again_with_other_options_say_whose_count(tmp_path: Path) -> None:
+    hosts = [f"dot://192.0.2.{n}" for n in range(8)]
+    (tmp_path / "list").write_text("\n".join(hosts))
+    again = [{"address": each, "weight": 3} for each in hosts]
+
+    found = loaded(
+        tmp_path, resolvers=["file:list", *again], smart_pool={"load_balance": "weighted"}
+    )
+
+    assert len(found.config.pools[0].resolvers) == 8
+    assert found.warnings[0] == (
+        f"pools[0].resolvers[1]: dot://192.0.2.0:853: is there already as {tmp_path}/list:1; "
+        "the options of that one count"
+    )
+    assert len(found.warnings) == 6
+    assert found.warnings[-1] == "3 more resolvers: are there already, with other options"
+    flags = tuple(
+        map(parse, ("dot://a.example#192.0.2.1,192.0.2.2", "dot://a.example#192.0.2.2,192.0.2.1"))
+    )
+    (warning,) = load(None, Flags(resolvers=flags)).warnings
+    assert warning.endswith(
+        ": is there already as an earlier --resolver; the options of that one count"
+    )
 
 
 def test_load_list_file_with_encrypted_resolvers_keeps_their_pins(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ def searching(**discovery: Any) -> dict[str, Any]:
 def test_load_setting_without_effect_gets_a_warning_with_its_place(tmp_path: Path) -> None:
     keep_ranges(tmp_path, "DE")
     place = "pools[0].smart_pool.discovery"
+    nobody = f"{place}.sources: nobody to check but those with saved scores: "
+    no_auto = "without effect: no resolver of the pool is auto"
+    heavy = ["8.8.8.8", *({"address": f"8.8.4.{n}", "weight": n} for n in (4, 5))]
     not_checked = "pools[0].domain: not given, so the tunnel's own server is not checked"
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, []),
@@ -47,7 +50,59 @@ def test_load_setting_without_effect_gets_a_warning_with_its_place(tmp_path: Pat
         (searching(country="FR"), [f"{place}.country: neither resolvers nor ranges of FR are"]),
         (searching(country="FR", sample_ranges=9), [f"{place}.country: no ranges of FR are kept"]),
         (searching(sample_ranges=9), [f"{place}.sample_ranges: without a country"]),
-        ({"resolvers": ["8.8.8.8"], **searching(country="FR", sample_ranges=9)}, []),
+        # Nobody at all to check.
+        (
+            searching(sources=[]),
+            [f"{place}.sources: nobody to check but those with saved scores: th"],
+        ),
+        (searching(sources=["country"]), [f'{nobody}"country" needs a country']),
+        (
+            searching(sources=["country"], country="FR"),
+            [f'{nobody}"country" knows no resolvers of'],
+        ),
+        (searching(sources=["country"], country="IR"), []),
+        (searching(sources=["ranges"]), [f'{nobody}"ranges" needs a country']),
+        (
+            searching(sources=["ranges"], country="DE"),
+            [f'{nobody}"ranges" needs sample_ranges above 0'],
+        ),
+        (
+            searching(sources=["ranges"], country="FR", sample_ranges=9),
+            [f'{nobody}"ranges" needs those of FR: `relay lists update --country FR`'],
+        ),
+        (searching(sources=["ranges"], country="DE", sample_ranges=9), []),
+        (
+            searching(sources=["lists", "country"]),
+            [
+                f'{nobody}"lists" needs a list: `relay lists update`, or `relay lists import FILE`'
+                '; "country" needs a country'
+            ],
+        ),
+        (searching(sources=["lists", "device"]), []),
+        (searching(sources=["known"]), []),
+        # Nobody is searched for.
+        (
+            {"resolvers": ["8.8.8.8"], **searching(country="FR", sample_ranges=9)},
+            [f"{place} (country, sample_ranges): {no_auto}"],
+        ),
+        (
+            {"resolvers": ["8.8.8.8"], **searching(want=10)},  # as it is said, though the default
+            [f"{place}.want: {no_auto}"],
+        ),
+        ({"resolvers": ["8.8.8.8"], **searching()}, []),
+        ({"resolvers": ["8.8.8.8", "auto"], **searching(want=3)}, []),
+        # Settings of the pool.
+        (
+            {"resolvers": heavy},
+            ['pools[0].resolvers[1].weight: without effect: load_balance is "au'],
+        ),
+        ({"resolvers": heavy, "smart_pool": {"load_balance": "weighted"}}, []),
+        (
+            {"smart_pool": {"token_wait": "2s", "deadline": "1s"}},
+            ["pools[0].smart_pool.token_wait: a query waits no longer than to its deadline of 1s"],
+        ),
+        ({"smart_pool": {"token_wait": "1s", "deadline": "1s"}}, []),
+        ({"smart_pool": {"deadline": "100ms"}}, []),
         (
             {"smart_pool": {"per_attempt": "4s", "deadline": "3s"}},
             ["pools[0].smart_pool.per_attempt: an attempt ends with its query, at the deadline of"],
@@ -65,8 +120,60 @@ def test_load_setting_without_effect_gets_a_warning_with_its_place(tmp_path: Pat
 
 def test_load_flag_without_effect_is_named_as_the_flag(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, {}, country="FR")[0].startswith("--country: neither ")
+    without_auto = {"resolvers": ["8.8.8.8"], **searching(concurrency=9)}
+    (found,) = warnings_of(tmp_path, without_auto, country="IR", want=3)
+    assert found.startswith("--country, --want, pools[0].smart_pool.discovery.concurrency: without")
+    (found,) = warnings_of(tmp_path, searching(sources=["known"]), sources=("lists",))
+    assert found.startswith("--sources: nobody to check ")
     found = load(None, Flags(tunnel="dnstt", state=tmp_path / "state.json")).warnings
     assert found == ("--domain: not given, so the tunnel's own server is not checked",)
+
+
+def test_lists_that_are_kept_give_somebody_to_check(tmp_path: Path) -> None:
+    only_lists = searching(sources=["lists"])
+    keep_ranges(tmp_path, "DE")  # a list, and yet no resolver
+    assert len(warnings_of(tmp_path, only_lists)) == 1
+    damaged = tmp_path / "lists" / "damaged.list"
+    damaged.write_text("8.8.8.8\n")  # as the store, which reads what is left
+    assert warnings_of(tmp_path, only_lists) == []
+    damaged.unlink()
+    ListStore(tmp_path / "lists").take("mine", b"8.8.8.8\n", own=True)
+    assert warnings_of(tmp_path, only_lists) == []
+
+
+def test_load_outbounds_setting_without_effect_is_told_with_its_place(tmp_path: Path) -> None:
+    outbound = {"type": "dnstt", "domain": "t.example.com", "resolvers": ["8.8.8.8"]}
+    smart = {"enabled": True, "discovery": {"want": 3}}
+    path = tmp_path / "core.json"
+    path.write_text(
+        json.dumps({"outbounds": [{"type": "direct"}, {**outbound, "smart_pool": smart}]})
+    )
+    (found,) = load(path).warnings
+    assert found.startswith("outbounds[1].smart_pool.discovery.want: without effect: no resolver")
+
+
+def test_scan_warns_of_what_does_nothing_in_a_scan_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_command, "_run", lambda *_, **__: Result(end=End.STOPPED))
+    (tmp_path / "list").write_text("8.8.8.8\n")
+    file = tmp_path / "relay.json"
+
+    def scan(pool: dict[str, Any], *options: str) -> str:
+        file.write_text(json.dumps({"state": "state.json", "pools": [pool]}))
+        return CliRunner().invoke(cli, ["scan", "-c", str(file), *options]).stderr
+
+    named = {"resolvers": ["8.8.8.8"]}
+    nobody = searching(sources=[])
+    assert scan({**named, **searching(concurrency=9, pace="1s", check_command="true")}) == ""
+    assert "discovery (country, want): without" in scan(
+        {**named, **searching(country="IR", want=9)}
+    )
+    assert scan(nobody).startswith("relay: warning: pools[0].smart_pool.discovery.sources: nobody")
+    assert scan(nobody, "--file", str(tmp_path / "list")) == ""
+    assert scan(nobody, "--sources", "known") == ""
+    assert scan({}, "--sources", "lists").startswith("relay: warning: --sources: nobody to check")
+    assert "--country: without effect" in scan({}, "--resolver", "8.8.8.8", "--country", "IR")
 
 
 def test_ranges_of_a_country_are_known_without_reading_a_list(

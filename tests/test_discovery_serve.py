@@ -162,17 +162,30 @@ def test_serve_with_an_unusable_state_file_serves_all_the_same(workdir: Path) ->
         assert len(json.loads(state.read_bytes())["pools"]["generic||p"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("candidates", "said"),
+    [
+        (["127.98.0.1:9"], "nobody has passed the checks yet; the search goes on"),
+        ([], "ready all the same, with nobody to ask"),
+    ],
+)
 def test_discovery_that_finds_nobody_is_ready_all_the_same_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    candidates: list[str],
+    said: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(service_module, "READY_LIMIT_S", 0.05)
+    monkeypatch.setattr(service_module, "READY_LIMIT_S", 0.5)
     config = load().config
     (pool,) = config.pools
-    settings = DiscoverySettings(sources=())
+    settings = DiscoverySettings(sources=("lists",))
     config = replace(
         config, state=tmp_path / "state.json", pools=(replace(pool, discovery=settings),)
     )
+    if candidates:
+        keep_list(tmp_path, candidates)
     listens = [ListenAddress("127.0.0.1", 1)]
     board = Board.create(1, 1, 8)
 
@@ -191,7 +204,7 @@ def test_discovery_that_finds_nobody_is_ready_all_the_same_and_says_so(
         asyncio.run(main())
     finally:
         board.close()
-    assert "nobody has passed the checks yet; the search goes on" in caplog.text
+    assert f"default: {said}" in caplog.text
 
 
 def test_discovery_saves_scores_and_checks_again_in_another_network_while_it_runs(

@@ -421,6 +421,24 @@ def test_finder_at_the_end_of_the_list_begins_again() -> None:
     asyncio.run(main())
 
 
+def test_finder_without_candidates_says_so_and_warns_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        world = World(0)
+        finder = world.finder(want=1)
+        async with running(finder):
+            await until(lambda: caplog.text.count("nobody to check: auto has no candidates") > 1)
+            assert finder.has_nobody
+            world.everybody.append(at(1))
+            await until(lambda: not finder.has_nobody)
+
+    caplog.set_level("INFO")
+    asyncio.run(main())
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert caplog.messages[-1].startswith("p: 0 of 1 resolvers work, after all candidates")
+
+
 def test_finder_in_another_network_asks_its_resolvers_first_and_those_it_has_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

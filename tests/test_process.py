@@ -535,6 +535,8 @@ def test_hup_with_a_file_that_cannot_be_taken_over_changes_nothing(
             write_config(file, control, ["127.0.0.3:5399"], workers=2)
         os.kill(pid, signal.SIGHUP)
         wait_until(lambda: "not reloaded, nothing changes" in log.read_text(), "report")
+        if change != "broken":
+            assert "resolvers, which takes a restart: workers\n" in log.read_text()
         assert resolvers_at(control) == ["udp://127.0.0.2:5399"]
 
 

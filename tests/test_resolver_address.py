@@ -61,6 +61,7 @@ PORT = st.integers(1, 65535)
         ),
         ("tls://8.8.8.8#8.8.8.8", "dot://8.8.8.8:853"),
         ("Auto", "auto"),
+        ("https://x.example/a,b", "https://x.example:443/a,b"),
     ],
 )
 def test_parse_accepted_form_gives_canonical_address(text: str, canonical: str) -> None:
@@ -78,6 +79,18 @@ def test_parse_accepted_form_gives_canonical_address(text: str, canonical: str) 
         ("a" * 1025, "longer than 1,024 characters"),
         ("8.8.8.8\x00", "holds a control character"),
         ("8.8.8.8\n1.1.1.1", "holds a control character"),
+        (
+            "8.8.8.8,1.1.1.1",
+            '"8.8.8.8,1.1.1.1": names several resolvers; each goes into an entry of',
+        ),
+        ("8.8.8.8; dns.google", "each goes into an entry of its own"),
+        ("8.8.8,1.1.1.1", "each goes into an entry of its own"),
+        ("auto,8.8.8.8", "each goes into an entry of its own"),
+        ("https://a.example/q,https://b.example/q", "each goes into an entry of its own"),
+        ("dot://a.example#8.8.8.8,dot://b.example", "each goes into an entry of its own"),
+        ("sdns://AA,sdns://BB", "each goes into an entry of its own"),
+        ("8.8.8.8,", '"8," has a character that no name has'),
+        ("dot://dns.google#8.8.8.8,x", 'stand IP addresses of the server, not "x"'),
         ("8.8.8.8:0", 'port "0" is not a number from 1 to 65535'),
         ("8.8.8.8:65536", 'port "65536" is not a number from 1 to 65535'),
         ("8.8.8.8:+53", 'port "+53" is not'),

@@ -269,6 +269,20 @@ def test_entry_of_a_resolver_has_everything_that_was_said_of_it() -> None:
     )
 
 
+def test_roster_same_server_under_its_name_says_who_it_is(roster: Roster) -> None:
+    first = parse("dot://192.0.2.1", Options(server_name="dns.example"))
+    again = parse("dot://dns.example#192.0.2.1")
+
+    roster.set_resolvers(0, [first, again], 0.0)
+    assert [member.fault for member in roster.pools[0]] == [
+        "",
+        "192.0.2.1 is in the pool already, as dot://192.0.2.1:853 as dns.example",
+    ]
+
+    roster.set_resolvers(0, [again], 1.0)
+    assert (roster.pools[0][0].fault, len(roster.entries(0))) == ("", 1)
+
+
 def test_roster_same_server_by_another_way_or_path_is_another_resolver(roster: Roster) -> None:
     different = [
         parse("https://8.8.8.8/a"),

@@ -153,7 +153,7 @@ async def test_name_that_is_an_address_of_the_pool_already_does_not_join(roster:
         future.set_result(["192.0.2.7"])
         await watch.settled()
     assert len(roster.entries(0)) == 1
-    assert roster.pools[0][1].fault == "192.0.2.7 is in the pool already"
+    assert roster.pools[0][1].fault == "192.0.2.7 is in the pool already, as udp://192.0.2.7:53"
 
 
 @on_a_loop

@@ -409,6 +409,19 @@ def test_result_shown_is_bounded_and_printable(capsys: pytest.CaptureFixture[str
     assert "\x1b" not in shown
 
 
+def test_scan_without_candidates_says_that_there_are_none(tmp_path: Path) -> None:
+    state = ("--state", tmp_path / "state.json")
+
+    shown = scanned("--sources", "lists", *state)
+    found = scanned("--sources", "lists", "--json", *state)
+
+    assert (shown.returncode, found.returncode) == (1, 1)
+    assert shown.stdout == "nobody to check: there are no candidates\n"
+    assert shown.stderr.startswith("relay: warning: --sources: nobody to check ")
+    assert json.loads(found.stdout)["total"] == 0
+    assert scan_view.progress_text(Progress(0)) == shown.stdout.strip()
+
+
 def test_progress_says_how_far_it_is_and_when_the_network_is_gone() -> None:
     progress = Progress(58_000, 29_000, 12, 145.0)
 

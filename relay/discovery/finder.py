@@ -99,6 +99,8 @@ class Finder:
         self.first = asyncio.Event()
         """Set once anybody was let in."""
         self.phase = Phase.SEARCHING
+        self.has_nobody = False
+        """Whether the last time through the candidates brought none, and nobody is let in."""
         self._name = name
         self._scores = scores
         self._make_candidates = candidates
@@ -129,6 +131,8 @@ class Finder:
         )
         self._candidates = candidates(())
         self._rest: Iterator[ResolverAddress] = iter(self._candidates)
+        self._offered = 0
+        """Candidates that this time through them brought so far."""
         self._spares: deque[ResolverAddress] = deque(maxlen=MOST_SPARES)
         """Those that passed when there were enough."""
         self._tally = Tally()
@@ -206,6 +210,7 @@ class Finder:
             if self._spares:
                 yield self._spares.popleft()
             elif (address := next(self._rest, None)) is not None:
+                self._offered += 1
                 yield address
             else:
                 return
@@ -345,13 +350,22 @@ class Finder:
         self.phase = Phase.WAITING
         working = self.keeping.working()
         wait_s = self._wait_s if working else min(self._wait_s, LONGEST_WAIT_OF_NONE_S)
-        log.info(
-            "%s: %d of %d resolvers work, after all candidates: again in %.0f s",
-            self._name,
-            working,
-            self._want,
-            wait_s,
-        )
+        had_nobody, self.has_nobody = self.has_nobody, not (self._offered or self.keeping.found)
+        if self.has_nobody:
+            log.log(
+                logging.INFO if had_nobody else logging.WARNING,
+                "%s: nobody to check: auto has no candidates; again in %.0f s",
+                self._name,
+                wait_s,
+            )
+        else:
+            log.info(
+                "%s: %d of %d resolvers work, after all candidates: again in %.0f s",
+                self._name,
+                working,
+                self._want,
+                wait_s,
+            )
         self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s)
         self._start_over()
         self._begin_at = self._now() + wait_s
@@ -370,6 +384,7 @@ class Finder:
         self._again_at = self._now() + AGAIN_S
         self._candidates = self._make_candidates(self.keeping.proven)
         self._rest = iter(self._candidates)
+        self._offered = 0
         self._begin_at = 0.0
         self._fallback_at = self._now() + FALLBACK_WAIT_S
         self._only_tunnel.clear()

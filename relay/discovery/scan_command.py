@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import signal
 from collections.abc import Iterator
@@ -185,24 +186,29 @@ def _order(path: Path | None, to_the_end: bool, given: dict[str, Any]) -> Order:
         domain=given["domain"],
         # Of a file it only chooses lines; nothing need be known of it.
         country=given["country"] if asks_auto or not is_asked else None,
+        sources=sources,
+        is_scan=True,
+        searches=asks_auto or not is_asked,
         state=given["state"],
         pool=given["pool"],
     )
     loaded = loaded_config(path, flags)
     for warning in loaded.warnings:
         _warn(warning)
+    if given["country"] and is_asked and not (asks_auto or files):
+        _warn("--country: without effect: neither auto nor a file is to be checked")
     pool = _chosen(loaded.config, path, given["pool"])
     changes: dict[str, Any] = {
         name: value
         for name, value in (
             ("concurrency", given["concurrency"]),
             ("pace_s", given["pace"]),
-            ("sources", sources),
             ("check_command", given["check_command"]),
         )
         if value is not None
     }
     pool = replace(pool, discovery=replace(pool.discovery, **changes))
+    from relay.authorities import authority_warnings
     from relay.discovery.scan import Order, together
 
     auto = next((each for each in pool.resolvers if each.is_auto), None)
@@ -211,10 +217,14 @@ def _order(path: Path | None, to_the_end: bool, given: dict[str, Any]) -> Order:
         named += _read(file, given["country"] or "", pool.discovery.sample_ranges or DRAWN)
     with_auto = asks_auto if is_asked else auto is not None
     want = given["want"] or (pool.discovery.want if with_auto else None)
+    checked = together(named, auto or AUTO, pool)
+    asked = replace(pool, resolvers=(*checked, AUTO) if with_auto else checked)
+    for warning in authority_warnings(os.environ, (asked,)):
+        _warn(warning)
     return Order(
         pool,
         loaded.config.state,
-        together(named, auto or AUTO, pool),
+        checked,
         auto if with_auto else None,
         tuple(each.listen for each in loaded.config.pools),
         None if to_the_end else want,

@@ -35,6 +35,7 @@ MOST_ROWS: Final = 100
 """Of the table; JSON has all."""
 
 _LONGEST_MESSAGE: Final = 1_024
+_NOBODY: Final = "nobody to check: there are no candidates"
 _KINDS: Final = {"https": "doh"}
 _ENDS: Final = {
     End.ENOUGH: "; enough",
@@ -109,6 +110,8 @@ class View(logging.Handler):
 
 def progress_text(progress: Progress) -> str:
     """Return how far a scan is, in a line."""
+    if not progress.total:
+        return _NOBODY
     text = f"{progress.done:,} of {progress.total:,} checked, {progress.passed:,} passed"
     if progress.is_out:
         return f"waiting for the network: {text}"
@@ -157,6 +160,8 @@ def show_json(result: Result, pool: PoolConfig) -> None:
 
 
 def _headline(result: Result) -> Text:
+    if not result.total:
+        return Text(_NOBODY)
     of_all = "" if result.done == result.total else f" of {result.total:,}"
     return Text(
         f"{result.done:,}{of_all} checked in {_clock(result.took_s)}, {result.rate:,.0f}/s: "

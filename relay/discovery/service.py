@@ -112,10 +112,10 @@ class Discovery:
                 async with asyncio.timeout(max(0.0, left_s)):
                     await search.finder.first.wait()
             except TimeoutError:
-                log.warning(
-                    "%s: nobody has passed the checks yet; the search goes on",
-                    self._config.pools[pool].name,
-                )
+                why = "nobody has passed the checks yet; the search goes on"
+                if search.finder.has_nobody:
+                    why = "ready all the same, with nobody to ask"
+                log.warning("%s: %s", self._config.pools[pool].name, why)
 
     def status(self, pool: int) -> dict[str, Any] | None:
         """Return what `/status` shows of the search of a pool; None where there is none."""

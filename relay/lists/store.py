@@ -159,16 +159,13 @@ class ListStore:
         return [stored.summary for stored in self._all()]
 
     def countries(self) -> frozenset[str]:
-        """Return the codes of the countries of which ranges are kept.
+        """Return the codes of the countries of which ranges are kept. Cheap, see `_sketches`."""
+        return frozenset(country for each in self._sketches() for country in each.ranges)
 
-        Cheap: reads what every list says of itself, and no more of it.
-        """
-        found: set[str] = set()
-        for path in self._paths():
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                header = _header(file.readline(_LONGEST_HEADER_BYTES))
-                found.update(_summary(path.stem, header, "").ranges)
-        return frozenset(found)
+    def has_resolvers(self) -> bool:
+        """Return whether any list may name a resolver. Cheap, see `_sketches`."""
+        # One that says nothing of itself is damaged, and is read for what is left of it.
+        return any(each.entries or not each.sha256 for each in self._sketches())
 
     def remove(self, name: str) -> None:
         """Delete a list. Raises ListError: there is none of that name, or it cannot be deleted."""
@@ -289,6 +286,13 @@ class ListStore:
             return sorted(self._folder.glob(f"[!.]*{_SUFFIX}"))[: 2 * MOST_LISTS]
         except OSError:
             return []
+
+    def _sketches(self) -> Iterator[Summary]:
+        """Yield what every list says of itself; no more of it is read."""
+        for path in self._paths():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                header = _header(file.readline(_LONGEST_HEADER_BYTES))
+                yield _summary(path.stem, header, "")
 
     def _all(self) -> list[_Stored]:
         stored = []
