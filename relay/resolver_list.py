@@ -18,6 +18,7 @@ from typing import Final
 from relay.config_errors import AddressError, Problem, is_flag, path_text
 from relay.config_errors import Path as Place
 from relay.endpoints import bracketed, no_controls
+from relay.printable import counted
 from relay.resolver_address import ResolverAddress, parse, with_defaults
 from relay.ways_out import DIRECT, Proxy
 from shared.printable import printable, quoted
@@ -84,7 +85,8 @@ class Expanded:
         """Add what was not told one by one."""
         for text, count in self._told.items():
             if count > _REMARKS_SHOWN:
-                self.warnings.append(f"{count - _REMARKS_SHOWN:,} more resolvers: {text}")
+                more = counted(count - _REMARKS_SHOWN, "more resolver")
+                self.warnings.append(f"{more}: {text}")
 
     def _tell(self, where: str, address: ResolverAddress, text: str, kind: str = "") -> None:
         """Tell it of a resolver; `kind` is what it is counted under where the text varies."""
@@ -178,7 +180,7 @@ def _take_lines(found: Expanded, path: Path, lines: list[str], at: Place) -> Non
                 found.warnings.append(f"{where}: {error}")
     if bad > _WARNINGS_SHOWN:
         more = bad - _WARNINGS_SHOWN
-        found.warnings.append(f"{printable(str(path), 4096)}: {more:,} more bad lines")
+        found.warnings.append(f"{printable(str(path), 4096)}: {counted(more, 'more bad line')}")
 
 
 def _listed(text: str) -> ResolverAddress:

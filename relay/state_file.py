@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import orjson
 
+from relay.private_files import make_file, make_folder
 from shared.printable import printable
 
 VERSION: Final = 1
@@ -67,7 +68,7 @@ class StateFile:
     def update(self, change: Callable[[Content], Content]) -> bool:
         """Put `change` of what stands in the file now into the file; False where that failed."""
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             with self._locked():
                 # Where it is there and cannot be read, what it holds is not lost for that.
                 data = orjson.dumps({**change(self._read_locked()), "version": VERSION})
@@ -101,10 +102,11 @@ class StateFile:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(self.path).st_mode):
                 raise OSError(errno.EINVAL, "it is no regular file")
-        # One name for all: who writes has the lock, and a killed one's leftover is written over.
+        # One name for all: who writes has the lock, and a killed one's leftover is in nobody's way.
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         try:
-            with open(temporary, "wb", opener=_private) as file:  # Path.open knows no opener
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(make_file(temporary, os.O_WRONLY), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -123,11 +125,11 @@ class StateFile:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         # A file of its own: the state file itself is another one after every write.
-        lock = os.open(
-            self.path.with_name(f".{self.path.name}.lock"),
-            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
-            0o600,
-        )
+        name = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            lock = make_file(name, os.O_RDWR)
+        except FileExistsError:
+            lock = os.open(name, os.O_RDWR | os.O_CLOEXEC)
         try:
             until = time.monotonic() + LOCK_LIMIT_S
             while True:
@@ -155,10 +157,6 @@ class StateFile:
         if what not in self._said:
             self._said.add(what)
             log.warning("the state file %s %s: %s", self._shown, what, why)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _bytes_of(path: Path) -> bytes:

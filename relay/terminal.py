@@ -8,6 +8,7 @@ its texts printable, and says `no_wrap` of the columns whose cells are to stay i
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import IO, Final
 
@@ -55,6 +56,11 @@ def show_table(console: Console, table: Table) -> None:
     needed = _needed(table)
     if not console.is_terminal:
         console.width = max(console.width, needed)
+        with console.capture() as lines:
+            console.print(table)
+        # Cells are filled up with blanks, those of the last column too.
+        console.file.write(re.sub(r" +$", "", lines.get(), flags=re.MULTILINE))
+        return
     if needed <= console.width:
         console.print(table)
         return

@@ -193,7 +193,7 @@ def test_scan_country_of_a_file_needs_nothing_known_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan_command, "_run", lambda *_, **__: Result(end=End.STOPPED))
-    (tmp_path / "list").write_text("8.8.8.8\n")
+    (tmp_path / "list").write_text("ip,country\n8.8.8.8,FR\n")
     state = ["--state", str(tmp_path / "state.json"), "--country", "FR"]
 
     of_file = CliRunner().invoke(cli, ["scan", "--file", str(tmp_path / "list"), *state])

@@ -40,6 +40,7 @@ from tests.rig import (
     receive_all,
     reply_wire,
     udp_client,
+    wait_until,
 )
 from tests.rig.net import why_no_ipv6
 from tests.rig.scripted import Answer
@@ -182,6 +183,7 @@ def test_sole_resolver_closed_gives_servfail_at_once_and_works_again_when_it_ope
             times_s.append(time.monotonic() - started_at)
             assert rcode_of(reply) == SERVFAIL
             assert reply[:2] == numbered(number)[:2]
+        wait_until(lambda: resolver_of(relay)["fault"] == "Connection refused", "the fault is told")
         with resolver:
             opened_at = time.monotonic()
             first_s, in_a_row = 0.0, 0
@@ -194,6 +196,7 @@ def test_sole_resolver_closed_gives_servfail_at_once_and_works_again_when_it_ope
                     in_a_row = 0
                     time.sleep(0.02)
             steady_s = time.monotonic() - opened_at
+            wait_until(lambda: resolver_of(relay)["fault"] is None, "the fault is over")
     print(
         f"\n{scheme} sole and closed, {client} client: worst SERVFAIL {max(times_s) * 1000:.1f} ms;"
         f" opened: first answer after {first_s:.2f} s, {QUERIES} in a row after {steady_s:.2f} s"

@@ -164,7 +164,7 @@ def test_import_keeps_a_file_and_tells_what_was_wrong(tmp_path: Path) -> None:
     assert done.exit_code == 0
     digest = hashlib.sha256(content).hexdigest()
     assert done.stdout == f"my-list: 2 resolvers; left out: 1 named again; sha256 {digest}\n"
-    assert done.stderr == 'relay: warning: my-list: line 3: no address in "bad\\x1b[31m"\n'
+    assert done.stderr == f'relay: warning: {path}: line 3: no address in "bad\\x1b[31m"\n'
     assert names(tmp_path) == ["my-list"]
 
 
@@ -184,6 +184,30 @@ def test_import_ranges_of_a_country_and_show_them(tmp_path: Path) -> None:
         "name", "origin", "own", "entries", "ranges", "fetched", "sha256", "fault"
     }  # fmt: skip
     assert (shown[0]["name"], shown[0]["ranges"], shown[0]["own"]) == ("iran", {"IR": 2}, True)
+
+
+def test_import_tells_one_of_each_in_the_singular(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("5.22.0.0-5.22.0.9\n8.8.8.8\nsdns://AQcAAAAAAAAABzEuMi4zLjQ\n")
+    done = ran(tmp_path, "import", tmp_path / "one", "--country", "ir")
+    told = "one: 1 resolver; 1 range of IR; left out: 1 stamp of another protocol; sha256 "
+    assert done.stdout.startswith(told), done.stdout + done.stderr
+
+    name = lambda at: chr(ord("A") + at // 26) + chr(ord("A") + at % 26)  # noqa: E731
+    for count, more in ((10, ""), (11, " and 1 more country"), (12, " and 2 more countries")):
+        (tmp_path / "all").write_text(
+            "".join(f"ripencc|{name(at)}|ipv4|5.{at}.0.0|9|2012|allocated\n" for at in range(count))
+        )
+        done = ran(tmp_path, "import", tmp_path / "all")
+        assert done.stdout.startswith(f"all: {count} ranges of AA, AB, ")
+        assert f" AJ{more}; sha256 " in done.stdout
+        shown = ran(tmp_path, "show").stdout
+        (row,) = (line for line in shown.splitlines() if line.startswith("all "))
+        assert f", {count - 8} more countries  " in row
+    (tmp_path / "all").write_text(
+        "".join(f"ripencc|{name(at)}|ipv4|5.{at}.0.0|9|2012|allocated\n" for at in range(9))
+    )
+    ran(tmp_path, "import", tmp_path / "all")
+    assert ", 1 more country  " in ran(tmp_path, "show").stdout
 
 
 @pytest.mark.parametrize("columns", [40, 80])

@@ -66,6 +66,12 @@ def test_read_lines_of_every_kind_gives_canonical_resolvers() -> None:
             "udp://[2620:fe::1]:53",
             "udp://[2620:fe::8]:5353",
         ],
+        # from one to another
+        "9.0.0.254-9.0.1.1": ["9.0.0.254", "9.0.0.255", "9.0.1.0", "9.0.1.1"],
+        "9.0.0.1-9.0.0.2:5353 # two": ["9.0.0.1:5353", "9.0.0.2:5353"],
+        "9.0.0.1-9.0.0.1, 8.8.8.8": ["9.0.0.1", "8.8.8.8"],
+        # two that belong together
+        "8.8.4.4 - 8.8.8.8 Google": ["8.8.4.4", "8.8.8.8"],
         stamp(0, "9.9.9.9:9953"): ["9.9.9.9:9953"],
     }  # fmt: skip
     for text, wanted in cases.items():
@@ -86,6 +92,10 @@ def test_read_bad_lines_are_warnings_with_their_numbers_and_never_the_end() -> N
         "8.8.8.8:0": '"8.8.8.8:0" is no address',
         "8.8.8.8:99999": '"8.8.8.8:99999" is no address',
         "8.8.8.8/33": '"8.8.8.8/33" is no block of addresses',
+        "9.0.0.2-9.0.0.1": '"9.0.0.2-9.0.0.1" is no range of addresses',
+        "9.0.0.1-9.0.0.999": '"9.0.0.1-9.0.0.999" is no range of addresses',
+        "9.0.0.1-9.0.0.2:0": '"9.0.0.1-9.0.0.2:0" is no range of addresses',
+        "9.0.0.1-9": 'no address in "9.0.0.1-9"',
         "1.1.1.112.8.8.8": '"1.1.1.112.8.8.8" is no address',  # two ways to read it
         "224.0.0.1": "224.0.0.1 is not the address of one host",
         "0.0.0.0": "0.0.0.0 is not the address of one host",
@@ -123,6 +133,7 @@ def test_read_warnings_are_bounded_in_number() -> None:
     assert len(result.warnings) == WARNINGS_SHOWN + 1
     assert result.warnings[-1] == "980 more such lines"
     assert list(result.resolvers) == ["8.8.8.8"]
+    assert found("bad\n" * (WARNINGS_SHOWN + 1)).warnings[-1] == "1 more such line"
 
 
 def test_read_addresses_not_public_only_a_person_may_bring() -> None:
@@ -178,7 +189,30 @@ def test_read_blocks_are_taken_for_so_many_addresses_in_all() -> None:
     assert {"8.8.8.8", "1.1.1.1", "11.0.0.1"} <= result.resolvers.keys()
     # What is left out takes no room of what is not.
     assert result.warnings[0].startswith("line 3: 10.0.0.0/15:53 is not of the public internet")
-    assert result.warnings[1].startswith("line 4: 11.0.0.0/16:53: blocks are taken for 65,536 ")
+    assert result.warnings[1] == (
+        "line 4: 11.0.0.0/16:53: the first 32,770 of its 65,534 addresses are kept: the blocks of a"
+        " list stand for 65,536 addresses at most (ranges of a country are kept whole with"
+        " --country)"
+    )
+    assert result.warnings[2].startswith("line 5: [2620::/32]:53: left out: the blocks of a list ")
+
+
+def test_read_range_has_the_bounds_of_a_block() -> None:
+    result = found("9.0.0.0-9.255.255.255\n10.0.0.0-10.255.255.255\n11.0.0.0-11.0.0.9")
+
+    assert len(result.resolvers) == MOST_EXPANDED
+    assert list(result.resolvers)[-1] == "9.0.255.255"
+    assert [warning.partition(" (")[0] for warning in result.warnings] == [
+        "line 1: 9.0.0.0-9.255.255.255: the first 65,536 of its 16,777,216 addresses are kept: the"
+        " blocks of a list stand for 65,536 addresses at most",
+        "line 2: 10.0.0.0-10.255.255.255 is not of the public internet, and left out",
+        "line 3: 11.0.0.0-11.0.0.9: left out: the blocks of a list stand for 65,536 addresses at"
+        " most",
+    ]
+    assert list(found("127.10.2.0-127.10.2.5", own=True).resolvers) == [
+        f"127.10.2.{last}" for last in range(6)
+    ]
+    assert not found("127.10.2.0-127.10.2.5").resolvers
 
 
 def test_is_public_nowhere_agrees_with_every_address_of_the_block() -> None:
@@ -196,7 +230,12 @@ def test_is_public_nowhere_agrees_with_every_address_of_the_block() -> None:
         ("::/0", False),
         ("2606:4700::/32", False),
     ):
-        assert is_public_nowhere(ipaddress.ip_network(text)) is expected, text
+        block = ipaddress.ip_network(text)
+        ends = int(block.network_address), int(block.broadcast_address)
+        assert is_public_nowhere(block.version, *ends) is expected, text
+    last = int(IPv4Address("10.255.255.255"))
+    assert is_public_nowhere(4, last - 5, last)
+    assert not is_public_nowhere(4, last - 5, last + 1)
 
 
 def test_read_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +337,42 @@ def test_read_cidr_list_of_a_named_country_gives_its_ranges() -> None:
     assert (10 << 24, (11 << 24) - 1) in own.ipv4
 
 
+def test_read_list_of_a_named_country_gives_its_ranges_from_one_to_another() -> None:
+    # The second as the registries' databases write them.
+    text = (
+        "5.22.0.0-5.22.127.255\n5.22.128.0 - 5.22.255.255\n10.0.0.0-10.0.0.9\n"
+        "8.8.8.8 - 8.8.4.4\n9.0.0.0-9.0.0.1:53"
+    )
+
+    result = found(text, country="IR")
+
+    start = int(IPv4Address("5.22.0.0"))
+    assert result.ranges["IR"].ipv4 == [(start, start + 65_535)]
+    assert list(result.resolvers) == ["8.8.8.8", "8.8.4.4", "9.0.0.0", "9.0.0.1"]
+    assert result.warnings == [
+        "line 3: 10.0.0.0-10.0.0.9 is not of the public internet, and left out"
+    ]
+    own = found(text, own=True, country="IR").ranges["IR"]
+    assert (10 << 24, (10 << 24) + 9) in own.ipv4
+
+
+def test_read_list_that_names_no_country_says_that_a_country_changes_nothing() -> None:
+    said = "names no country and no ranges, so IR changes nothing: all its resolvers are kept"
+    for text, country, warnings in (
+        ("8.8.8.8\n1.1.1.1", "IR", [said]),
+        ("8.8.8.8\n9.0.0.0/31:53", "IR", [said]),
+        ("ip,port\n8.8.8.8,53", "IR", [said]),
+        (stamp(0, "9.9.9.9"), "IR", [said]),
+        ("8.8.8.8", "", []),
+        ("8.8.8.8\n5.22.0.0/24", "IR", []),
+        ("8.8.8.8\n5.22.0.0-5.22.0.9", "IR", []),
+        ("ip,country\n8.8.8.8,IR", "IR", []),
+        ("ip,country\n8.8.8.8,US", "IR", []),
+        (REGISTRY.partition("ripencc|IR|ipv6")[0], "IR", []),
+    ):
+        assert found(text, country=country).warnings == warnings, text
+
+
 @pytest.mark.parametrize("name", ["public_list_plain.txt", "public_list_extended.txt"])
 def test_read_published_list_is_complete(name: str) -> None:
     result = read(shared_file(name), own=False)
@@ -353,7 +428,8 @@ def test_is_public_number_takes_nothing_that_is_private(number: int) -> None:
 
 TOKENS = st.sampled_from(
     [b"8.8.8.8", b"1.1.1.1:53", b"[2620:fe::fe]:53", b"9.0.0.0/30:53", b"\0", b"\r", b"\n", b"|",
-     b",", b'"', b" ", b"#", b"sdns://", b"https://", b"## x", b"ip_address,port", b"\xef\xbb\xbf",
+     b",", b'"', b" ", b"-", b" - ", b"#", b"sdns://", b"https://", b"## x", b"ip_address,port",
+     b"\xef\xbb\xbf",
      b"\xff\xfe", b"2|apnic|20260807|1|", b"apnic|CN|ipv4|1.0.1.0|256|2011|allocated", b"/", b":",
      b"apnic|CN|ipv6|2001:250::|35|2000|allocated", b"\x80", b"[", b"]", b"%", b"0", b"255", b"."]
 )  # fmt: skip

@@ -43,6 +43,38 @@ def test_bulk_gives_every_list_in_the_order_of_import_without_duplicates(tmp_pat
     ]
 
 
+def test_take_makes_files_and_folders_for_their_owner_alone(tmp_path: Path) -> None:
+    # They tell what one uses.
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o755)
+    ListStore(there / "state" / "lists").take("a", b"8.8.8.8\n", own=True)
+    ListStore(there).take("a", b"8.8.8.8\n", own=True)
+    (there / "a.list").chmod(0o644)
+    ListStore(there).take("a", b"9.9.9.9\n", own=True)
+
+    modes = {
+        str(each.relative_to(tmp_path)): oct(each.stat().st_mode & 0o777)
+        for each in tmp_path.rglob("*")
+    }
+    assert modes == {
+        "there": "0o755",
+        "there/a.list": "0o600",
+        "there/state": "0o700",
+        "there/state/lists": "0o700",
+        "there/state/lists/a.list": "0o600",
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+def test_take_by_root_makes_files_of_whom_the_folder_belongs_to(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12_345, 12_346)
+    ListStore(tmp_path / "lists").take("a", b"8.8.8.8\n", own=True)
+
+    for made in (tmp_path / "lists", tmp_path / "lists" / "a.list"):
+        assert (made.stat().st_uid, made.stat().st_gid) == (12_345, 12_346)
+
+
 def test_bulk_takes_pins_in_another_order_for_the_same_resolver(tmp_path: Path) -> None:
     store = ListStore(tmp_path)
     store.take("a", b"https://dns.google/dns-query#8.8.8.8,8.8.4.4\n", own=True)

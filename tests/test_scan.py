@@ -65,7 +65,7 @@ def test_scan_of_a_list_ranks_who_passes_and_sums_up_the_rest(farm: Farm, tmp_pa
     farm.set(hosts, "refusing")
     farm.set(hosts[::10], "working")
     farm.set(hosts[1::10], "lying")
-    farm.set(hosts[2], "working", delay_ms=60)
+    farm.set(hosts[2], "recasing", delay_ms=60)
     lines = [farm.at(host) for host in hosts]
     lines[5:5] = ["", "# a comment", "no\x1b]0;resolver\x07", "300.1.2.3"]
     state = tmp_path / "state.json"
@@ -82,10 +82,12 @@ def test_scan_of_a_list_ranks_who_passes_and_sums_up_the_rest(farm: Farm, tmp_pa
     assert head.startswith("60 checked in ")
     assert head.endswith(": 7 passed")
     rows = [line.split() for line in ranking.splitlines()]
-    assert " ".join(rows[0]) == "resolver kind latency loss name/reply honest tunnel score"
+    assert " ".join(rows[0]) == "resolver kind latency loss name/reply case honest tunnel score"
     assert {row[0] for row in rows[1:]} == {farm.at(host) for host in [*hosts[::10], hosts[2]]}
     assert rows[-1][0] == farm.at(hosts[2])  # the slowest, of equal scores
-    assert rows[1][4:] == ["0%", "253/4096", "yes", "-", "2.0"]
+    assert rows[1][4:] == ["0%", "253/4096", "yes", "yes", "-", "2.0"]
+    assert rows[-1][5:] == ["253/4096", "no", "yes", "-", "2.0"]
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
     told = [line.split(None, 2) for line in failures.splitlines()[1:]]
     assert [(line[0], line[1], line[2].strip()) for line in told] == [
         ("47", "plain", "answers REFUSED"),
@@ -297,7 +299,7 @@ def test_scan_in_a_terminal_shows_a_bar_and_leaves_the_terminal_as_it_was(
     assert "100 checked in " in text
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", [40, 100])
 def test_scan_in_a_narrow_terminal_cuts_nothing(farm: Farm, tmp_path: Path, columns: int) -> None:
     hosts = farm.hosts(3)
     farm.set(hosts, "working")
@@ -320,7 +322,7 @@ def test_scan_in_a_narrow_terminal_cuts_nothing(farm: Farm, tmp_path: Path, colu
     assert "gives an address that is not public for a public name" in words
     assert all(len(line) <= columns for line in plain(result).splitlines())
     has_table = words.count("name/reply") == 1
-    assert has_table is (columns == 80)
+    assert has_table is (columns == 100)
 
 
 def test_scan_of_one_of_several_pools_uses_what_the_file_says_of_it(

@@ -26,8 +26,21 @@ def test_state_file_written_is_read_again_and_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "state.json"
     assert put(path, GOOD["pools"])  # type: ignore[arg-type]
     assert StateFile(path).read() == GOOD
-    assert path.stat().st_mode & 0o777 == 0o600
     assert {each.name for each in path.parent.iterdir()} == {"state.json", ".state.json.lock"}
+    assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
+    assert path.parent.stat().st_mode & 0o777 == path.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+def test_state_file_made_by_root_belongs_to_whom_its_folder_belongs_to(tmp_path: Path) -> None:
+    # As of a service with a user of its own: `relay scan` by root must not lock it out.
+    os.chown(tmp_path, 12_345, 12_346)
+    (tmp_path / ".a.json.tmp").write_text("a leftover of root's")
+    paths = [tmp_path / "a.json", tmp_path / "new" / "b.json"]
+    assert all(put(path, {}) for path in paths)
+    made = list(tmp_path.rglob("*"))
+    assert len(made) == 5
+    assert {(each.stat().st_uid, each.stat().st_gid) for each in made} == {(12_345, 12_346)}
 
 
 @pytest.mark.parametrize(

@@ -63,5 +63,8 @@ def test_table_without_a_terminal_has_every_row_in_one_line(
 
     show_table(output(), table)
 
-    lines = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
+    assert " \n" not in text
+    assert text.endswith("c\n")
+    lines = text.splitlines()
     assert [line.split() for line in lines] == [list(HEADINGS), ["a" * 150, "b" * 150, "c"]]

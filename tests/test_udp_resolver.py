@@ -253,15 +253,69 @@ async def test_closed_port_in_a_storm_gets_a_new_socket_with_growing_pauses(
 
 
 @on_loop
-async def test_closed_port_in_a_storm_is_reported_for_what_it_is(
+async def test_closed_port_is_told_once_for_a_flood_of_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(udp_resolver, "REFUSED_IN_A_ROW", 1)
-    async with Shell(("udp", HOST, closed_port())) as shell:
-        await shell.ask().reply()
-        assert shell.reasons
-        assert all("port is closed" in reason for reason in shell.reasons if reason)
-        assert shell.blames() == (0, 1)
+    # Through new sockets, too: that one was made says nothing of the port.
+    monkeypatch.setattr(udp_resolver, "TELL_S", 60.0)
+    monkeypatch.setattr(udp_resolver, "REFUSED_IN_A_ROW", 10)
+    async with UdpPeer() as other, Shell(("udp", HOST, closed_port()), other.udp) as shell:
+        opened = 0
+        while opened < 2:
+            await shell.ask().reply()
+            if not shell.resolver().usable:
+                await until(lambda: shell.resolver().usable)
+                opened += 1
+        assert shell.blames()[1] >= 20
+        assert shell.faults == [(0, "Connection refused")]
+
+
+@on_loop
+async def test_port_that_opens_and_closes_between_queries_has_one_lasting_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(udp_resolver, "TELL_S", 60.0)
+    port = closed_port()
+    async with Shell(("udp", HOST, port)) as shell:
+        for _ in range(5):
+            assert await shell.ask().rcode() == SERVFAIL
+            async with UdpPeer(port=port):
+                assert await shell.ask().rcode() == NOERROR
+        assert shell.blames() == (0, 5)
+        assert shell.faults == [(0, "Connection refused")]
+
+
+@on_loop
+async def test_closed_port_that_answers_is_no_fault_from_its_first_answer_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = closed_port()
+    async with Shell(("udp", HOST, port)) as shell:
+        # Soon after the error: at the end of the time, without another packet.
+        monkeypatch.setattr(udp_resolver, "TELL_S", 0.3)
+        assert await shell.ask().rcode() == SERVFAIL
+        async with UdpPeer(port=port):
+            assert await shell.ask().rcode() == NOERROR
+            await until(lambda: shell.reasons == ["Connection refused", ""])
+        # Later: at once.
+        monkeypatch.setattr(udp_resolver, "TELL_S", 0.0)
+        assert await shell.ask().rcode() == SERVFAIL
+        async with UdpPeer(port=port):
+            assert await shell.ask().rcode() == NOERROR
+            assert shell.reasons == ["Connection refused", ""] * 2
+
+
+@on_loop
+async def test_resolver_that_left_with_a_fault_to_be_told_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(udp_resolver, "TELL_S", 0.1)
+    async with UdpPeer() as peer, Shell(("udp", HOST, closed_port())) as shell:
+        for _ in range(2):
+            assert await shell.ask().rcode() == SERVFAIL
+        shell.set_roster(peer.udp)
+        await settle(30)
+        assert shell.reasons == ["Connection refused"]
 
 
 @on_loop
@@ -392,6 +446,11 @@ def test_packet_that_this_machine_cannot_send_goes_elsewhere(code: int) -> None:
             assert shell.blames() == (0, 0)
             kept = transport(shell)._sockets == [udp_socket]
             assert kept == (code != errno.EPERM)  # a socket that is sound is kept
+            told = [] if kept else ["Operation not permitted; opening a new socket"]
+            assert shell.reasons == told
+            # That a new one could be made does not say that it can send.
+            await until(lambda: shell.resolver().usable)
+            assert shell.reasons == told
 
     run()
 

@@ -175,7 +175,7 @@ def _ranking(ranked: list[Ranked]) -> Table:
     table.add_column("kind", no_wrap=True)
     for name in ("latency", "loss", "name/reply"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("honest", "tunnel"):
+    for name in ("case", "honest", "tunnel"):
         table.add_column(name, no_wrap=True)
     table.add_column("score", justify="right", no_wrap=True)
     for each in ranked:
@@ -187,6 +187,7 @@ def _ranking(ranked: list[Ranked]) -> Table:
             f"{verdict.latency_s * 1e3:.1f} ms",
             f"{verdict.loss:.0%}",
             f"{fitness.longest_name or '-'}/{reply_text(fitness.replies)}",
+            _yes(fitness.keeps_case),
             _yes(verdict.honest),
             _yes(verdict.tunnel),
             f"{each.score:.1f}",

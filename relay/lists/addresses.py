@@ -90,13 +90,14 @@ def is_public(host: str) -> bool:
     return ip in _UNICAST_6 and not any(ip in block for block in _SPECIAL_6)
 
 
-def is_public_nowhere(block: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
-    """Whether no address of a block is one of the public internet."""
-    if isinstance(block, ipaddress.IPv6Network):
-        inside = any(block.subnet_of(special) for special in _SPECIAL_6)
-        return inside or not block.overlaps(_UNICAST_6)
-    at = bisect.bisect_right(_FIRSTS, int(block.network_address)) - 1
-    return at >= 0 and int(block.broadcast_address) <= _LASTS[at]
+def is_public_nowhere(version: int, first: int, last: int) -> bool:
+    """Whether no address of a block, given as numbers, is one of the public internet."""
+    if version == 4:
+        at = bisect.bisect_right(_FIRSTS, first) - 1
+        return at >= 0 and last <= _LASTS[at]
+    ends = ipaddress.IPv6Address(first), ipaddress.IPv6Address(last)
+    inside = any(ends[0] in special and ends[1] in special for special in _SPECIAL_6)
+    return inside or ends[1] < _UNICAST_6[0] or ends[0] > _UNICAST_6[-1]
 
 
 def unglue(text: str) -> list[tuple[str, int]]:

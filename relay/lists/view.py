@@ -14,6 +14,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from relay.lists.store import Summary
+from relay.printable import counted
 from relay.terminal import new_table, output, show_table
 from shared.printable import printable
 
@@ -64,7 +65,7 @@ def _ranges(summary: Summary) -> str:
     most = sorted(summary.ranges.items(), key=lambda item: -item[1])
     shown = [f"{printable(country)} {count:,}" for country, count in most[:_COUNTRIES_SHOWN]]
     if len(most) > _COUNTRIES_SHOWN:
-        shown.append(f"{len(most) - _COUNTRIES_SHOWN} more countries")
+        shown.append(counted(len(most) - _COUNTRIES_SHOWN, "more country", "more countries"))
     return ", ".join(shown) or "-"
 
 

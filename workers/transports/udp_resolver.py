@@ -2,6 +2,10 @@
 
 A connected socket takes packets of its resolver only and hears of a closed port at once (ICMP comes
 back as ECONNREFUSED). Its source port is chosen by the kernel, its IDs are random.
+
+What is wrong is told in words for people: an error at once, its end at the first answer. Errors may
+come with every packet, and answers between them, so there is at most one change in `TELL_S`, and no
+end while the last error is not that old.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +48,9 @@ REFUSED_IN_A_ROW: Final = 16
 STALE_SOCKET_S: Final = 5.0
 """A resolver that is down gets a new socket this often."""
 
+TELL_S: Final = 1.0
+"""See the module."""
+
 
 class UdpTransport:
     """All UDP sockets of one worker to one resolver, and the TCP way for what came truncated."""
@@ -56,6 +64,8 @@ class UdpTransport:
         self._reopen: asyncio.TimerHandle | None = None
         self._opened_at = 0.0
         self._refused_in_a_row = 0
+        self._told = SteadyFault(pool, resolver)
+        self._could_open = True
         self.suspect = False
         self._tcp: StreamTransport | None = None
         self._open()
@@ -81,6 +91,7 @@ class UdpTransport:
         """Close every socket; attempts that are still open go elsewhere."""
         if self._reopen is not None:
             self._reopen.cancel()
+        self._told.close()
         self._drop_sockets()
         if self._tcp is not None:
             self._tcp.close()
@@ -90,10 +101,12 @@ class UdpTransport:
         self.suspect = False
         self._refused_in_a_row = 0
         self._backoff.reset()
+        self._told.answered(monotonic())
 
-    def refused(self, table: dict[bytes, Attempt]) -> None:
+    def refused(self, table: dict[bytes, Attempt], error: OSError) -> None:
         """The port is closed: what is open on the socket fails, and goes elsewhere at once."""
         now = monotonic()
+        self._told.failed(now, in_words(error))
         engine = self._pool.engine
         for attempt in list(table.values()):
             engine.failed(now, attempt)
@@ -101,11 +114,14 @@ class UdpTransport:
         self._refused_in_a_row += 1
         if self._refused_in_a_row >= REFUSED_IN_A_ROW:
             self._refused_in_a_row = 0
-            self.broken("the port is closed")
+            self._start_over()
 
-    def broken(self, reason: str) -> None:
+    def broken(self, error: OSError) -> None:
         """A socket is no good any more: make it anew after a while."""
-        self._pool.fault(self._resolver, f"{reason}; opening a new socket")
+        self._told.failed(monotonic(), f"{in_words(error)}; opening a new socket")
+        self._start_over()
+
+    def _start_over(self) -> None:
         self.suspect = True
         self._drop_sockets()
         self._pool.engine.set_usable(self._resolver, False)
@@ -121,11 +137,14 @@ class UdpTransport:
         try:
             self._current = UdpSocket(self._pool, self._resolver, self)
         except OSError as error:
-            self.broken(in_words(error))
+            self._could_open = False
+            self.broken(error)
             return
         self._sockets.append(self._current)
         self._opened_at = monotonic()
-        self._pool.fault(self._resolver, "")
+        if not self._could_open:
+            self._could_open = True
+            self._told.over()
         self._pool.engine.set_usable(self._resolver, True)
 
     def _send_another_way(self, attempt: Attempt) -> None:
@@ -165,6 +184,58 @@ class UdpTransport:
             udp_socket.close()
             for attempt in list(udp_socket.table.values()):
                 self._pool.engine.unsent(now, attempt)
+
+
+class SteadyFault:
+    """What is told of a resolver where errors and answers come in any order. See the module."""
+
+    __slots__ = ("_failed_at", "_pool", "_reason", "_resolver", "_timer", "_told_at")
+
+    def __init__(self, pool: Pool, resolver: Resolver) -> None:
+        self._pool = pool
+        self._resolver = resolver
+        self._reason = ""
+        self._failed_at = -inf
+        self._told_at = -inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def failed(self, now: float, reason: str) -> None:
+        """An error came; `reason` says in words for people what it is."""
+        self._reason = reason
+        self._failed_at = now
+        self._settle(now)
+
+    def answered(self, now: float) -> None:
+        """An answer came."""
+        self._reason = ""
+        self._settle(now)
+
+    def over(self) -> None:
+        """What was wrong is known to be over."""
+        self.close()
+        self._reason = ""
+        self._pool.fault(self._resolver, "")
+
+    def close(self) -> None:
+        """Tell nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _settle(self, now: float) -> None:
+        """Tell how it is, now or when it may be told."""
+        if self._timer is not None:
+            return
+        due_at = TELL_S + (self._told_at if self._reason else max(self._told_at, self._failed_at))
+        if now >= due_at:
+            self._told_at = now
+            self._pool.fault(self._resolver, self._reason)
+        else:
+            self._timer = self._pool.loop.call_later(due_at - now, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._settle(monotonic())
 
 
 class UdpSocket:
@@ -214,7 +285,7 @@ class UdpSocket:
         if error.errno in RESOLVER_ERRNOS:
             # The error belongs to an earlier packet, this one has not left: it tries once more.
             others = {key: value for key, value in self.table.items() if value is not attempt}
-            self._owner.refused(others)
+            self._owner.refused(others, error)
             if attempt.closed:
                 return
             try:
@@ -227,7 +298,7 @@ class UdpSocket:
                 error = again
         self._pool.engine.unsent(monotonic(), attempt)
         if error.errno not in PACKET_ERRNOS:
-            self._owner.broken(in_words(error))
+            self._owner.broken(error)
 
     def _readable(self) -> None:
         pool = self._pool
@@ -242,9 +313,9 @@ class UdpSocket:
                 break
             except OSError as error:
                 if error.errno not in RESOLVER_ERRNOS:
-                    self._owner.broken(in_words(error))
+                    self._owner.broken(error)
                     break
-                self._owner.refused(table)
+                self._owner.refused(table, error)
                 if self._fd_sock.fileno() < 0:
                     break
                 continue
