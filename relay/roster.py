@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 from relay.endpoints import ListenAddress
@@ -111,6 +112,11 @@ class Slots:
             return slot
         raise RosterError(f"all {self.board.at.slots:,} slots for resolvers are in use")
 
+    @property
+    def next_at(self) -> float:
+        """When the next slot has rested; infinity where none does."""
+        return self._resting[0][0] if self._resting else inf
+
     def give_back(self, slot: int, now: float) -> None:
         """Let a slot rest that no roster holds any more."""
         self._resting.append((now + self.quiet_s, slot))
@@ -135,13 +141,15 @@ class Roster:
         self._woken = asyncio.Event()
         self._taken: list[dict[tuple[object, ...], str]] = [{} for _ in listens]
         """Who has what no two have in common, as a person is shown it."""
+        self._left_out: set[int] = set()
+        """Pools with members for whom there was no slot."""
         self.pools: list[list[Member]] = [[] for _ in listens]
 
     def set_resolvers(self, pool: int, wanted: Iterable[ResolverAddress], now: float) -> bool:
         """Let a pool have the resolvers `wanted`, in this order; True where its roster changed.
 
         `auto` stands for what `set_found` says. A resolver that stays keeps its slot. One for
-        which there is no slot is left out, with a report.
+        which there is no slot is left out, with a report, until one is free (`watch_names`).
         """
         self._wanted[pool] = tuple(wanted)
         return self._rebuild(pool, now)
@@ -188,7 +196,10 @@ class Roster:
                 member.unreachable = unreachable
 
     async def watch_names(self, changed: Callable[[int], None], look_up: Lookup) -> None:
-        """Look names up for ever and call `changed` with the pools whose roster that changes."""
+        """Look names up for ever and call `changed` with the pools whose roster that changes.
+
+        Whoever was left out for want of a slot joins as slots become free.
+        """
         running: set[asyncio.Task[None]] = set()
         gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
@@ -205,7 +216,12 @@ class Roster:
         while True:
             self._woken.clear()
             now = time.monotonic()
+            if self._left_out and self._slots.next_at <= now:
+                for pool in self._take_left_out(now):
+                    changed(pool)
             next_at = now + REFRESH_S
+            if self._left_out:
+                next_at = min(next_at, self._slots.next_at)
             for pool, members in enumerate(self.pools):
                 for member in members:
                     if not member.name:
@@ -229,6 +245,12 @@ class Roster:
                 raise
 
     # -- steps ----------------------------------------------------------------------------------
+
+    def _take_left_out(self, now: float) -> list[int]:
+        """Let in those for whom there are slots now; return the pools whose roster that changed."""
+        pools = sorted(self._left_out)
+        self._left_out.clear()
+        return [pool for pool in pools if self._rebuild(pool, now)]
 
     def _rebuild(self, pool: int, now: float) -> bool:
         before = self.entries(pool)
@@ -332,6 +354,7 @@ class Roster:
         try:
             slot = self._slots.take(now)
         except RosterError as error:
+            self._left_out.add(pool)
             if member.fault != str(error):
                 log.error("%s is left out: %s", address, error)
             member.fault = str(error)

@@ -16,6 +16,7 @@ from relay.discovery.check_messages import HEADER_BYTES
 from relay.discovery.check_sizes import (
     DEFAULT_SIZE_QUESTIONS,
     LEARN_TRIES,
+    MOST_SILENT,
     SizeQuestions,
     size_question,
 )
@@ -157,6 +158,57 @@ def test_size_that_nobody_shows_decides_nothing_and_is_looked_for_a_few_times() 
         candidate = Candidate({b"a.example TXT": 2_500}, limit=512, tcp=False)
         sizes = await questions.measure(candidate.ask, candidate.ask_over_tcp, 300)
         assert sizes.steps == (True, None, False)
+
+    asyncio.run(main())
+
+
+def test_sizes_on_a_network_without_tcp_keep_nobody_waiting_for_each_other() -> None:
+    async def main() -> None:
+        questions = SizeQuestions(DEFAULT_SIZE_QUESTIONS)
+        asked = most_at_once = at_once = 0
+        let_go = asyncio.Event()
+
+        async def silent(*_: bytes) -> Outcome:
+            nonlocal asked, most_at_once, at_once
+            asked += 1
+            at_once += 1
+            most_at_once = max(most_at_once, at_once)
+            await let_go.wait()
+            let_go.clear()
+            at_once -= 1
+            return Outcome()
+
+        candidates = [Candidate(EVERY, limit=300) for _ in range(40)]
+        measures = [
+            asyncio.ensure_future(questions.measure(each.ask, silent, 100)) for each in candidates
+        ]
+        turns = 0
+        while not all(measure.done() for measure in measures):
+            for _ in range(100):
+                await asyncio.sleep(0)
+            turns += 1
+            let_go.set()
+            assert turns <= MOST_SILENT + LEARN_TRIES, "one after the other"
+        assert most_at_once == LEARN_TRIES
+        assert asked <= MOST_SILENT + LEARN_TRIES
+        # A candidate that is alone is asked there once.
+        alone = Candidate(EVERY, limit=300, tcp=False)
+        await SizeQuestions(DEFAULT_SIZE_QUESTIONS).measure(alone.ask, alone.ask_over_tcp, 100)
+        assert alone.asked_over_tcp == 1
+
+    asyncio.run(main())
+
+
+def test_size_that_a_liar_claims_keeps_nobody_from_being_measured() -> None:
+    async def main() -> None:
+        questions = SizeQuestions(DEFAULT_SIZE_QUESTIONS)
+        liar = Candidate(dict.fromkeys(EVERY, 60_000))
+        await questions.measure(liar.ask, liar.ask_over_tcp, 100)
+        liar.limit = 512  # it cuts, and brings as much over TCP
+        await questions.measure(liar.ask, liar.ask_over_tcp, 100)
+        honest = Candidate(EVERY, limit=1_232)
+        sizes = await questions.measure(honest.ask, honest.ask_over_tcp, 100)
+        assert sizes.steps == (True, True, False)
 
     asyncio.run(main())
 

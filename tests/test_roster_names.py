@@ -14,7 +14,7 @@ from relay import roster as roster_module
 from relay.bootstrap import BootstrapError
 from relay.endpoints import ListenAddress
 from relay.resolver_address import Options, ResolverAddress, parse
-from relay.roster import AGAIN_S, FIRST_RETRY_S, LONGEST_RETRY_S, REFRESH_S, Roster
+from relay.roster import AGAIN_S, FIRST_RETRY_S, LONGEST_RETRY_S, REFRESH_S, Roster, Slots
 from relay.ways_out import Proxy
 from shared import layout
 from shared.board import Board
@@ -312,3 +312,19 @@ async def test_name_of_a_proxy_is_looked_up_and_that_of_its_resolver_is_not(rost
 
 def test_first_retry_is_short_against_the_refresh() -> None:
     assert FIRST_RETRY_S < REFRESH_S
+
+
+@on_a_loop
+async def test_roster_lets_in_who_was_left_out_once_slots_have_rested(
+    board: Board, roster: Roster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "_slots", Slots(board, quiet_s=0.05))
+    old, new = ([f"192.0.2.{net + host}" for host in range(6)] for net in (0, 100))
+    roster.set_resolvers(0, addresses(*old), time.monotonic())
+    roster.set_resolvers(0, addresses(*new), time.monotonic())
+    assert len(roster.entries(0)) == 2
+    async with Watch(roster) as watch, asyncio.timeout(5.0):
+        while len(roster.entries(0)) < len(new):
+            assert await watch.changed.get() == 0
+    assert [entry.host for entry in roster.entries(0)] == new
+    assert not any(member.fault for member in roster.pools[0])

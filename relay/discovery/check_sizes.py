@@ -38,7 +38,11 @@ to dozens of services, by a TXT record each, that a domain is theirs; one signed
 has 350 to 400 octets. Those come last: where a larger one passes they decide nothing."""
 
 LEARN_TRIES: Final = 5
-"""Candidates that are asked over TCP how large one reply is."""
+"""Candidates that are asked over TCP how large one reply is. They are asked at once: on a network
+without TCP each takes seconds to fail, and everybody else waits for what they find out."""
+
+MOST_SILENT: Final = 2 * LEARN_TRIES
+"""After so many in a row that said nothing over TCP, nobody is asked over TCP any more."""
 
 
 class Ask(Protocol):
@@ -54,6 +58,17 @@ class _Question:
     size: int = 0
     """Octets of the largest whole reply that anybody brought; 0: not known."""
     tries_left: int = LEARN_TRIES
+    under_way: int = 0
+    """Candidates that are being asked over TCP."""
+
+    def learn(self, size: int) -> None:
+        """Take in the octets of a whole reply.
+
+        A larger one than was asked for decides nothing. Were it believed, one candidate that
+        answers 65,535 octets would keep all others from being asked.
+        """
+        if size <= EDNS_BYTES:
+            self.size = max(self.size, size)
 
 
 class SizeQuestions:
@@ -61,29 +76,49 @@ class SizeQuestions:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._questions = [_Question(size_question(text)) for text in texts]
-        self._learning = asyncio.Lock()
+        self._learned_more = asyncio.Condition()
+        self._silent = 0
+        """How many in a row said nothing over TCP."""
 
     async def measure(self, ask: Ask, ask_over_tcp: Ask, largest: int) -> ReplySizes:
         """Measure a candidate. `largest`: octets of the largest reply that it brought already."""
         sizes = ReplySizes(largest)
+        over_tcp: Ask | None = ask_over_tcp
         for each in self._questions:
             if not sizes.is_open(each.size):
                 continue
             size = _whole_size(await ask(each.wire, each.wire))
             if size:
-                each.size = max(each.size, size)
+                each.learn(size)
                 sizes = sizes.passed(size)
-            elif size == 0 and (size := await self._learned(each, ask_over_tcp)):
-                sizes = sizes.failed(size)
+            elif size == 0:
+                if not await self._learn(each, over_tcp):
+                    over_tcp = None  # who says nothing there is not waited for again
+                if each.size:
+                    sizes = sizes.failed(each.size)
         return sizes
 
-    async def _learned(self, asked: _Question, ask_over_tcp: Ask) -> int:
-        """Return how large a reply is that a candidate did not bring; 0 where nobody knows."""
-        async with self._learning:  # what one finds out the others need not ask
-            if not asked.size and asked.tries_left:
-                asked.tries_left -= 1
-                asked.size = _whole_size(await ask_over_tcp(asked.wire)) or 0
-        return asked.size
+    async def _learn(self, asked: _Question, ask_over_tcp: Ask | None) -> bool:
+        """Find out how large a reply is that a candidate did not bring, if it is to be known.
+
+        Return False where the candidate says nothing over TCP.
+        """
+        said = ask_over_tcp is not None
+        if ask_over_tcp and not asked.size and asked.tries_left and self._silent < MOST_SILENT:
+            asked.tries_left -= 1
+            asked.under_way += 1
+            try:
+                outcome = await ask_over_tcp(asked.wire)
+                asked.learn(_whole_size(outcome) or 0)
+                said = bool(outcome.reply)
+                self._silent = 0 if said else self._silent + 1
+            finally:
+                asked.under_way -= 1
+                async with self._learned_more:
+                    self._learned_more.notify_all()
+        async with self._learned_more:  # what one finds out the others need not ask
+            await self._learned_more.wait_for(lambda: asked.size or not asked.under_way)
+        return said
 
 
 def size_question(text: str) -> bytes:

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.engine.driver import Driver, answers, is_closed, is_silent, loses
+from tests.engine.driver import Driver, Sent, answers, is_closed, is_silent, loses, refuses
+from tests.rig.wire import NOERROR, REFUSED, SERVFAIL, rcode_of
 from workers.engine.health import State
 from workers.engine.pending import COPY, FIRST, PROBE
 
@@ -22,6 +23,11 @@ def beside_the_dead(workers: int = 1, **settings: object) -> Driver:
         driver.play(name, is_silent)
     driver.set_roster("a", *DEAD)
     return driver
+
+
+def answers_plain_questions(sent: Sent) -> None:
+    if sent.kind == PROBE:
+        answers(0.010)(sent)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -114,6 +120,34 @@ def test_nobody_answers_strangers_are_asked_plain_questions_while_queries_wait()
     driver.sent.clear()
     driver.traffic(rate_qps=1, seconds=3.0)
     assert {each.name for each in driver.sent if each.kind == FIRST} == {"r250"}
+
+
+@pytest.mark.parametrize("rcode", [REFUSED, SERVFAIL])
+def test_those_that_only_refuse_hide_nobody_who_answers(rcode: int) -> None:
+    names = [f"r{number}" for number in range(60)]
+    driver = Driver(*names, state=State.FRESH)
+    for name in names[:20]:
+        driver.play(name, refuses(rcode=rcode))
+    for name in names[20:]:
+        driver.play(name, is_silent)
+    driver.play("r25", answers(0.020))
+    asked = driver.traffic(rate_qps=5, seconds=6.0)
+    # Sixteen may have refused the first one before anybody else was asked.
+    assert {rcode_of(reply) for each in asked[1:] for reply in each.replies} == {NOERROR}
+    assert all(each.replies for each in asked)
+
+
+def test_those_that_answer_plain_questions_alone_hide_nobody_who_answers() -> None:
+    names = [f"r{number}" for number in range(60)]
+    driver = Driver(*names, state=State.FRESH, hedge_only_losing=True, silent_failure=True)
+    for name in names:
+        driver.play(name, is_silent)
+    for name in names[10:15]:
+        driver.play(name, answers_plain_questions)
+    driver.play("r5", answers(0.020))
+    asked = driver.traffic(rate_qps=1, seconds=10.0)
+    assert all(each.replies for each in asked)
+    assert max(each.reply_times[0] for each in asked[3:]) < 0.2
 
 
 def test_two_hundred_down_are_asked_fifty_a_second() -> None:

@@ -159,6 +159,11 @@ class Resolver:
             entry.largest_reply if 0 < entry.largest_reply < ANY_REPLY else NO_LIMIT
         )
 
+    @property
+    def answers(self) -> bool:
+        """Tell whether it has ever answered a live query, as far as this worker knows."""
+        return self.answered > 0 or self.srtt_s > 0.0
+
     def _activity(self) -> int:
         return (
             (self.sent + self.answered + self.refused + self.lost + self.errors + self.late)

@@ -14,8 +14,9 @@ nothing, neither for latency nor among the first replies: the resolver is then t
 one that answers. One silent to plain questions is down after `down_after` of them, and from then
 on gets copies as those that died.
 
-**While nobody has answered** the queries go to the strangers in turn, for want of anybody better.
-When they wait for long, plain questions go out besides, from the other end of the list.
+**While nobody has answered** a live query the queries go to those that answered a plain question,
+then to the strangers in turn, for want of anybody better; a refusal is no answer. When they wait
+for long, plain questions go out besides, from the other end of the list.
 """
 
 from __future__ import annotations

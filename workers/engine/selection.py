@@ -78,7 +78,8 @@ class Selection:
 
     `random` gives floats in [0, 1). `fitness` says what each lets through, `revivals` are resolvers
     that are down and due for a copy of a live query, `strangers` those, fresh or down, that have
-    never replied. `nobody_answers` says that no resolver that is up has replied yet.
+    never replied. `nobody_answers` says that no resolver that is up has answered a live query yet;
+    refusals, and answers to plain questions, are none.
     """
 
     __slots__ = (
@@ -167,11 +168,11 @@ class Selection:
             ready, rest = in_use, aside
         fresh = [resolver for resolver in self._all if resolver.state is State.FRESH]
         heard = [resolver for resolver in fresh if resolver.heard]
-        self.nobody_answers = not (in_use or aside or heard)
+        up = (*in_use, *aside, *heard)
+        self.nobody_answers = not any(each.answers for each in up)
         if not in_use:
             # Nobody is proven yet: the fresh carry the load, or there would be no pool at all.
-            first = len(fresh) * self._worker // self._board.at.workers  # they share a long search
-            ready = (fresh[first:] + fresh[:first] if self.nobody_answers else heard) + ready
+            ready = self._best_fresh(fresh) + ready
         chosen = set(ready)
         fitness = self.fitness
         kept = [resolver for resolver in fitness.order() if resolver in chosen]
@@ -204,6 +205,17 @@ class Selection:
         fitness.set_copy_targets(
             resolver for resolver in in_use if not resolver.interval_ns and resolver.cost_s
         )
+
+    def _best_fresh(self, fresh: list[Resolver]) -> list[Resolver]:
+        """Return the fresh that carry the load: those that answered a query, if anybody up did.
+
+        Else those that answered a plain question, as long as they do not just refuse; else all.
+        """
+        if not self.nobody_answers:
+            return [each for each in fresh if each.answers]
+        heard = [each for each in fresh if each.heard and not each.refused]
+        first = len(fresh) * self._worker // self._board.at.workers  # they share a long search
+        return heard or fresh[first:] + fresh[:first]
 
     def choose(self, now: float, query: Query) -> Resolver | None:
         """Return the resolver for the next sending of a query, or None when none has room."""
@@ -247,7 +259,7 @@ class Selection:
         """Return a resolver with room that has not had the query yet, or None.
 
         The equals come first, in turn; then, unless `equals_only`, the others that answer, the
-        cheapest first; where nobody does, one that is down and due for a trial.
+        cheapest first; where nobody does, a stranger, or one that is down and due for a trial.
         """
         if self._held_back:
             self._let_back(now)
