@@ -301,8 +301,10 @@ class StreamTransport:
         return taking < most and len(connections) < 2 * most
 
     def _dials_slowly(self, now: float) -> bool:
-        """Tell whether a dial is under way and takes long."""
-        return self._dial is not None and now - self._dial_began_at > SLOW_DIAL_S
+        """Tell whether a dial is under way and takes long, or the one before it failed."""
+        return self._dial is not None and (
+            self._dial_fault or now - self._dial_began_at > SLOW_DIAL_S
+        )
 
     def _dial_soon(self, now: float) -> None:
         """Dial, at the end of the pause if there is one."""
