@@ -61,12 +61,13 @@ def test_doh_resolver_that_refuses_a_stream_gets_it_again_without_blame(
         ):
             assert await rcodes(ask_many(shell, 3)) == [NOERROR] * 3
             assert len(server.heard) == 6
+            assert len(server.links) == 1
             assert counted(shell) == (0, 0, 0)
 
     run()
 
 
-def test_doh_resolver_that_refuses_every_stream_fails_the_query_after_the_second(
+def test_doh_resolver_that_refuses_every_stream_refuses_the_query_with_the_second(
     authority: Authority, good: Certificate
 ) -> None:
     @on_loop
@@ -80,8 +81,13 @@ def test_doh_resolver_that_refuses_every_stream_fails_the_query_after_the_second
             Shell(entry(server, authority), other.udp) as shell,
         ):
             assert await rcodes(ask_many(shell, 2)) == [NOERROR] * 2
-            await until(lambda: shell.resolver().errors)
-            assert len(server.heard) == 2 * shell.resolver().errors
+            await until(lambda: shell.resolver().refused)
+            assert len(server.heard) == 2 * shell.resolver().refused
+            assert len(server.links) == 1
+            resolver = shell.resolver()
+            assert (resolver.lost, resolver.errors) == (0, 0)
+            assert resolver.limited == resolver.refused
+            assert not any(shell.reasons)
 
     run()
 

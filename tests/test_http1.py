@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.transports.http1 import MAX_INTERIM, Http1Session
+from workers.transports.http1 import Http1Session
 from workers.transports.http_exchange import (
     ANSWERED,
     MAX_BODY_BYTES,
+    MAX_INTERIM,
     OVERSIZE,
     HttpError,
     Target,

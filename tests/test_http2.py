@@ -59,6 +59,7 @@ from workers.transports.http_exchange import (
     MALFORMED,
     MAX_BODY_BYTES,
     OVERSIZE,
+    REFUSED,
     RESET,
     UNSERVED,
     Target,
@@ -371,7 +372,7 @@ def test_stream_refused_is_told_from_one_that_failed() -> None:
     server.h2.reset_stream(3, 2)
     server.exchange_bytes()
     assert [(each.stream, each.outcome, each.error) for each in session.ended] == [
-        (1, UNSERVED, "refused stream"),
+        (1, REFUSED, "refused stream"),
         (3, RESET, "internal error"),
     ]
     assert session.held == 0

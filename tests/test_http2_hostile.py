@@ -44,6 +44,8 @@ from workers.transports.http2_frames import (
     settings,
     window_update,
 )
+from workers.transports.http2_response_headers import MAX_FIELDS
+from workers.transports.http_exchange import MALFORMED, MAX_INTERIM
 
 
 @pytest.fixture
@@ -109,6 +111,11 @@ BOMB = b"\x40\x01a\x7f\x81\x1f" + b"b" * 4_096 + b"\xbe" * 5_000
         ("header fields cannot be decoded", frame(HEADERS, 4, 1, BOMB), COMPRESSION_ERROR),
         ("header fields cannot be decoded", frame(HEADERS, 4, 1, DEEP[:16_380]), COMPRESSION_ERROR),
         (
+            "too many header fields",
+            frame(HEADERS, 4, 1, b"\x88" * (MAX_FIELDS + 1)),
+            ENHANCE_YOUR_CALM,
+        ),
+        (
             "header fields are too long",
             frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, b"") * 9,
             ENHANCE_YOUR_CALM,
@@ -165,6 +172,42 @@ def test_session_flooded_with_frames_that_say_nothing_is_ended(
     ready.receive(frame(HEADERS, END_HEADERS, 3, block()))
     with pytest.raises(Http2Error, match="too many frames that say nothing"):
         feed(ready, [said] * (http2.MAX_IDLE_FRAMES + 5))
+
+
+MANY = b"\x88" * (MAX_FIELDS - 1)
+"""As many fields as there may be, with one more, at one byte each."""
+
+
+@pytest.mark.parametrize(("stream", "status"), [(1, b"200"), (3, b"103")])
+def test_session_flooded_with_header_fields_is_ended_by_their_number(
+    ready: Http2Session, stream: int, status: bytes
+) -> None:
+    for _ in range(20):
+        ready.request(attempt(), MESSAGE)
+    ready.receive(frame(RST_STREAM, 0, 1, bytes(4)))
+    said = MANY + block((b":status", status))  # the last status is the one that counts
+    most = http2.MAX_IDLE_FRAMES // (MAX_FIELDS * http2.FIELD_WEIGHT)
+    flood = [
+        frame(
+            HEADERS, END_HEADERS, stream + (2 * (number // MAX_INTERIM) if stream > 1 else 0), said
+        )
+        for number in range(most + 1)
+    ]
+    with pytest.raises(Http2Error, match="too many frames that say nothing"):
+        feed(ready, flood)
+
+
+def test_request_with_too_many_interim_responses_fails_alone(ready: Http2Session) -> None:
+    ready.request(attempt(), MESSAGE)
+    interim = frame(HEADERS, END_HEADERS, 1, block((b":status", b"103")))
+    feed(ready, [interim] * MAX_INTERIM)
+    assert not ready.ended
+    ready.receive(interim)
+    assert [(each.stream, each.outcome, each.error) for each in ready.ended] == [
+        (1, MALFORMED, "too many interim responses")
+    ]
+    assert list(ready.exchanges) == [3]
+    assert ready.room
 
 
 @pytest.mark.parametrize(

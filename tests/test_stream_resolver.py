@@ -288,9 +288,10 @@ async def test_dial_is_one_for_all_that_wait_for_it() -> None:
 class FullBacklog:
     """A listener whose queue is full: who dials waits for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: tuple[str, int] = (HOST, 0)) -> None:
         self._listener = socket.socket(family_of(HOST))
-        self._listener.bind((HOST, 0))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(address)
         self._listener.listen(0)
         self.address: tuple[str, int] = self._listener.getsockname()
         self._waiting: list[socket.socket] = []
@@ -345,6 +346,34 @@ async def test_dial_that_takes_too_long_fails_those_that_wait(
             assert shell.blames() == (0, 1)
             await until(lambda: shell.reasons)
             assert shell.reasons[-1] == "connection timed out"
+
+
+@on_loop
+async def test_queries_go_elsewhere_while_a_dial_is_slow_and_wait_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_resolver, "SLOW_DIAL_S", 0.1)
+    async with TcpPeer() as peer, UdpPeer() as other, Shell(peer.tcp, other.udp) as shell:
+        for _ in range(40):
+            assert await shell.ask().rcode() == NOERROR
+        peer._server.close()
+        with FullBacklog(peer.address[:2]):
+            stream = shell.stream()
+            peer.links[0].close()
+            await until(lambda: not stream._connections)
+            while not stream.waiting:
+                assert await shell.ask().rcode() == NOERROR
+            await asyncio.sleep(0.15)
+            assert not stream.reachable
+            waiting = len(stream.waiting)
+            assert [await shell.ask().rcode() for _ in range(20)] == [NOERROR] * 20
+            assert len(stream.waiting) == waiting
+            shell.set_roster(peer.tcp)
+            sole = shell.ask()
+            assert len(stream.waiting) == waiting + 1
+            assert not sole.replies
+            assert stream.dials == 2
+            assert shell.blames() == (0, 0)
 
 
 @on_loop

@@ -21,7 +21,7 @@ from workers.settings import ResolverEntry
 from workers.transports.channel import PlainChannel
 from workers.transports.dial import DIAL_TIMEOUT_S, Dialler
 from workers.transports.doh import DOH_ALPN, flaw_of, target_of
-from workers.transports.faults import DialFailed, in_words
+from workers.transports.faults import FLOODS, DialFailed, in_words
 from workers.transports.framing import Deframer, frame
 from workers.transports.http1 import Http1Session
 from workers.transports.http2 import Http2Session
@@ -148,6 +148,7 @@ class _Link:
         self.open: dict[object, tuple[bytes, asyncio.Future[bytes]]] = {}
         self._unasked_bytes = 0
         self._connected_at = monotonic()
+        self.idle_since = self._connected_at
         channel.start(self, self._lost)
 
     @property
@@ -184,7 +185,7 @@ class _Link:
         self._unasked_bytes += len(data)
         self.take_in(data)
         if self._unasked_bytes > MAX_WAITING_BYTES:
-            self._end("floods its connections with what answers nothing")
+            self._end(FLOODS)
 
     def take_in(self, data: bytes) -> None:
         raise NotImplementedError
@@ -195,6 +196,7 @@ class _Link:
         if waiting is not None and not waiting.done() and is_reply(asked, reply):
             del self.open[key]
             self.has_answered = True
+            self.idle_since = monotonic()
             self._unasked_bytes = 0
             waiting.set_result(reply)
 

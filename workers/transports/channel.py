@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from workers.transports.faults import Floods
 from workers.transports.tls import TlsLayer
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ RECEIVE_BYTES: Final = 65_536
 RECORD_BYTES: Final = 16_384
 """The most that one TLS record carries."""
 
+MAX_IDLE_BYTES: Final = 32_768
+"""What TLS may say for itself from one answer to the next, beside what frames its data: tickets of
+sessions and new keys, of which each takes some 10 to 30 µs. An unfinished record counts too."""
+
+RECORD_FRAME_BYTES: Final = 22
+OLD_RECORD_FRAME_BYTES: Final = 96
+"""What a record of TLS 1.3 has around its data, and at most one of TLS 1.2."""
+
 
 class Carried(Protocol):
     """What a channel carries the bytes of: a connection of a resolver."""
@@ -32,6 +41,11 @@ class Carried(Protocol):
     @property
     def silent_since(self) -> float:
         """When the server began to owe an answer; 0 while it owes none."""
+        ...
+
+    @property
+    def idle_since(self) -> float:
+        """When it was made, or answered last."""
         ...
 
     def data_received(self, data: bytes) -> None:
@@ -165,6 +179,10 @@ class TlsChannel(PlainChannel):
         self._outgoing = layer.outgoing
         self._tls = layer.tls
         self._read = layer.tls.read
+        is_old = layer.tls.version() != "TLSv1.3"
+        self._frame_bytes = OLD_RECORD_FRAME_BYTES if is_old else RECORD_FRAME_BYTES
+        self._idle_bytes = 0
+        self._idle_from = 0.0
         self.alpn = layer.tls.selected_alpn_protocol() or ""
         self.context = layer.tls.context
         self.resumed = bool(layer.tls.session_reused)
@@ -230,10 +248,25 @@ class TlsChannel(PlainChannel):
             end = error
         if self._outgoing.pending:
             self._put(self._outgoing.read())
+        idle_bytes = len(data) - self._frame_bytes * len(parts)
         if parts:
-            self._connection.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+            joined = parts[0] if len(parts) == 1 else b"".join(parts)
+            idle_bytes -= len(joined)
+            self._connection.data_received(joined)
+        if (idle_bytes or self._idle_bytes) and not self._closed:
+            self._count_idle(idle_bytes)
         if ended and end is None and not self._closed:
             # Only TLS's own word says that nothing was cut off.
             self._connection.at_end()
         if ended and not self._closed:
             self._lost(self._connection, end)
+
+    def _count_idle(self, size: int) -> None:
+        """Count bytes of a read that brought no data, and end a connection that floods."""
+        answered_at = self._connection.idle_since
+        if answered_at != self._idle_from:
+            self._idle_from = answered_at
+            self._idle_bytes = 0
+        self._idle_bytes = max(self._idle_bytes + size, 0)
+        if self._idle_bytes > MAX_IDLE_BYTES:
+            self._lost(self._connection, Floods())

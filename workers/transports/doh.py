@@ -9,7 +9,9 @@ How responses are told apart:
 * 2xx with a DNS message: an answer, or by its code a refusal.
 * 429: a refusal, with or without Retry-After; the ceiling finds the rate better than the header.
 * Any other status or content type, no body or too much, another question: a failed attempt.
-* The server says that it did not look at it (GOAWAY, REFUSED_STREAM): sent again, without blame.
+* The server says that it did not look at it (GOAWAY): sent again, without blame.
+* It has no room for the stream (REFUSED_STREAM): sent again on the connection, once. The second
+  time it is a refusal as by 429.
 * The stream is reset otherwise: a failed attempt.
 
 What failed last is told in words for people. It is told, and withdrawn, at most once in `TELL_S`,
@@ -33,6 +35,7 @@ from workers.transports.http_exchange import (
     MALFORMED,
     MAX_BODY_BYTES,
     OVERSIZE,
+    REFUSED,
     UNSERVED,
     Exchange,
     HttpError,
@@ -232,14 +235,25 @@ class DohConnection(Connection):
         table = self.table
         ended = self.session.ended
         unserved: list[Attempt] = []
+        responses = 0
         flaw = ""
         for exchange in ended:
             attempt = exchange.attempt
             if exchange.outcome == UNSERVED:
                 unserved.append(attempt)
-            elif attempt.closed:
+                continue
+            if exchange.outcome == REFUSED and not (attempt.resent or attempt.closed):
+                if self.closing or not self.session.room:
+                    unserved.append(attempt)
+                else:
+                    self._ask_again(now, attempt)
+                continue
+            responses += 1
+            if attempt.closed:
                 pass  # its time was over, or its query's
-            elif exchange.status == TOO_MANY_REQUESTS and exchange.outcome == ANSWERED:
+            elif exchange.outcome == REFUSED or (
+                exchange.status == TOO_MANY_REQUESTS and exchange.outcome == ANSWERED
+            ):
                 engine.limited(now, attempt)
             elif reason := flaw_of(exchange):
                 flaw = reason
@@ -251,13 +265,18 @@ class DohConnection(Connection):
                 elif not attempt.closed:
                     flaw = "answered something else than the question"
                     engine.failed(now, attempt)
-        responses = len(ended) - len(unserved)
         ended.clear()
         if unserved:
             self.owner.again(self, unserved)
         if responses:
             self.answered(now)
             self._tell(now, flaw)
+
+    def _ask_again(self, now: float, attempt: Attempt) -> None:
+        """Ask once more what the server had no room for; the attempt keeps its ID."""
+        attempt.resent = True
+        attempt.sent_at = now
+        self.session.request(attempt, b"\0\0" + attempt.query.wire[2:])
 
     def _tell(self, now: float, flaw: str) -> None:
         """Tell what is wrong with the responses, or that nothing is."""

@@ -61,6 +61,10 @@ class CannotSendFrom(OSError):
         self.words = words
 
 
+class Floods(OSError):
+    """The server sends without end what answers nothing."""
+
+
 class DialFailed(RelayError):
     """A connection could not be made. The message is for people.
 
@@ -71,6 +75,8 @@ class DialFailed(RelayError):
         super().__init__(reason)
         self.blamed = blamed
 
+
+FLOODS: Final = "floods its connections with what answers nothing"
 
 CERTIFICATE_REASONS: Final = {
     2: "the certificate is not signed by a trusted authority",
@@ -135,6 +141,8 @@ def in_words(error: OSError | None, server_name: str = "") -> str:
     """Say in words for people what ended a connection; None is its orderly end."""
     if error is None:
         return "closed the connection unasked"
+    if isinstance(error, Floods):
+        return FLOODS
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = CERTIFICATE_REASONS.get(error.verify_code)
         if reason is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.engine.pending import Attempt
 from workers.transports.connection import Channel, Connection, Owner
+from workers.transports.faults import FLOODS
 from workers.transports.framing import Deframer, frame
 
 if TYPE_CHECKING:
@@ -63,4 +64,4 @@ class FramedConnection(Connection):
         else:
             self._idle_messages += len(messages)
         if floods or self._idle_messages > MAX_IDLE_MESSAGES:
-            self.owner.broken(self, "floods its connections with what answers nothing")
+            self.owner.broken(self, FLOODS)

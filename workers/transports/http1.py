@@ -8,7 +8,6 @@ by h11, the body and the number of interim responses here.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final
 
 import h11
 
@@ -18,14 +17,12 @@ from workers.transports.http_exchange import (
     DNS_MESSAGE,
     MAX_GET_MESSAGE_BYTES,
     MAX_HEADER_BYTES,
+    MAX_INTERIM,
     OVERSIZE,
     Exchange,
     HttpError,
     Target,
 )
-
-MAX_INTERIM: Final = 16
-"""Interim responses (1xx) to one request."""
 
 
 class Http1Session:

@@ -7,8 +7,8 @@ A request is a HEADERS frame (`http2_headers`) and, unless it is a GET, one DATA
 
 What comes in is bounded. A frame is at most `MAX_FRAME_BYTES`, a header block `MAX_HEADER_BYTES`
 (`http2_response_headers`), a body `MAX_BODY_BYTES`, and all bodies together the window of the
-connection (`http2_flow`). Frames that bring no response forward are counted from one response to
-the next, `MAX_IDLE_FRAMES` at most.
+connection (`http2_flow`). Interim responses are at most `MAX_INTERIM` to a request. Frames that
+bring no response forward are counted from one response to the next, `MAX_IDLE_FRAMES` at most.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ from workers.transports.http2_response_headers import Fields, ResponseHeaders, r
 from workers.transports.http_exchange import (
     ANSWERED,
     MALFORMED,
+    MAX_INTERIM,
     OVERSIZE,
+    REFUSED,
     RESET,
     UNSERVED,
     Exchange,
@@ -74,6 +76,9 @@ MAX_SETTINGS: Final = 64
 MAX_IDLE_FRAMES: Final = 10_000
 """Frames between two responses that bring none forward. A server may send two updates of windows
 for each of a thousand requests that it has not answered."""
+
+FIELD_WEIGHT: Final = 2
+"""A header field that brings no response forward counts as so many of them, as it takes longer."""
 
 MAX_STREAMS: Final = 1_000
 """Requests under way on one connection, however many more the server allows."""
@@ -308,7 +313,7 @@ class Http2Session:
         """Take in complete header fields: of a response, an interim response or trailers."""
         exchange = self._find(stream)
         if exchange is None:
-            self._count_idle()
+            self._count_idle(1 + FIELD_WEIGHT * len(fields))
             return
         if exchange.status:  # trailers
             if flags & END_STREAM:
@@ -320,9 +325,12 @@ class Http2Session:
         if len(status) != 3 or not status.isdigit():
             self._end_badly(exchange, MALFORMED, "no status")
         elif status < b"200":
-            self._count_idle()
+            self._count_idle(1 + FIELD_WEIGHT * len(fields))
+            exchange.interim += 1
             if flags & END_STREAM:
                 self._end_badly(exchange, MALFORMED, "an interim response only")
+            elif exchange.interim > MAX_INTERIM:
+                self._end_badly(exchange, MALFORMED, "too many interim responses")
         else:
             exchange.status = int(status)
             exchange.content_type = content_type
@@ -403,7 +411,7 @@ class Http2Session:
             exchange.attempt.waits = True
             self._early.append((exchange.attempt, exchange.early))
             return
-        exchange.outcome = UNSERVED if code == REFUSED_STREAM else RESET
+        exchange.outcome = REFUSED if code == REFUSED_STREAM else RESET
         exchange.error = error_name(code)
         self.ended.append(exchange)
 
@@ -439,7 +447,7 @@ class Http2Session:
         exchange.error = error
         self.ended.append(exchange)
 
-    def _count_idle(self) -> None:
-        self._idle_frames += 1
+    def _count_idle(self, frames: int = 1) -> None:
+        self._idle_frames += frames
         if self._idle_frames > MAX_IDLE_FRAMES:
             raise Http2Error("too many frames that say nothing", ENHANCE_YOUR_CALM)

@@ -21,6 +21,9 @@ MAX_BODY_BYTES: Final = 65_535
 MAX_HEADER_BYTES: Final = 16_384
 """What the header fields of one response may take; servers of DNS use some hundreds."""
 
+MAX_INTERIM: Final = 16
+"""Interim responses (1xx) to one request."""
+
 MAX_GET_MESSAGE_BYTES: Final = 1_024
 """A longer question is posted even where GET is asked for: servers bound the length of a URL."""
 
@@ -30,6 +33,7 @@ UNSERVED: Final = 2  # the server says that it did not look at it
 RESET: Final = 3  # ended by the server without a response
 OVERSIZE: Final = 4  # given up: the body is longer than any DNS message
 MALFORMED: Final = 5  # given up: the response breaks the rules of HTTP
+REFUSED: Final = 6  # the server has no room for it now, and did not look at it
 
 
 class HttpError(RelayError):
@@ -59,8 +63,9 @@ class Exchange:
     `length` is how long the body is to be as its header says: -1 where it says nothing or where the
     session sees to it, -2 where it says no length.
 
-    `window`, `unsent` and `early` are HTTP/2's: how much of the body may go now, what has not gone,
-    and the message where it was sent before the server's settings were known.
+    `window`, `unsent`, `early` and `interim` are HTTP/2's: how much of the body may go now, what
+    has not gone, the message where it was sent before the server's settings were known, and how
+    many interim responses came.
     """
 
     __slots__ = (
@@ -69,6 +74,7 @@ class Exchange:
         "content_type",
         "early",
         "error",
+        "interim",
         "length",
         "outcome",
         "status",
@@ -89,6 +95,7 @@ class Exchange:
         self.window = 0
         self.unsent = b""
         self.early = b""
+        self.interim = 0
 
     def __repr__(self) -> str:
         return f"<Exchange {self.stream} outcome={self.outcome} status={self.status}>"

@@ -11,6 +11,8 @@ a connection idle is learned from its closings, and one about as old is not used
 
 In a pause, and when a dial fails, queries go to other resolvers at once. Where there is no other,
 and the resolver has served before, they wait for the next dial: to fail them would help nobody.
+While a dial is slow they go to others too: at a server to which nothing comes through a dial takes
+seconds, in which each query would wait here until it is hedged.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from workers.engine.pending import Attempt
 from workers.engine.resolver import Resolver
 from workers.transports.connection import Connection, Kind
 from workers.transports.dial import Dialler
-from workers.transports.faults import Backoff, DialFailed, in_words
+from workers.transports.faults import Backoff, DialFailed, Floods, in_words
 from workers.transports.framed import FramedConnection
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ MAX_WAITING: Final = 4_096
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 """Pauses between dials that fail. The longest bounds how late a server's return is noticed."""
+
+SLOW_DIAL_S: Final = 0.5
+"""A dial is slow when it has taken so long: three turns to the other side of the world."""
 
 PATIENCE_S: Final = 1.5
 """So long an attempt waits through failing dials where no other resolver can take it."""
@@ -90,6 +95,7 @@ class StreamTransport:
         self._connections: list[Connection] = []
         self._current: Connection | None = None
         self._dial: asyncio.Task[None] | None = None
+        self._dial_began_at = 0.0
         self._dial_not_before = 0.0
         self._pause_over: asyncio.TimerHandle | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -132,8 +138,11 @@ class StreamTransport:
 
     @property
     def reachable(self) -> bool:
-        """Tell whether there is a connection, or no dial has just failed."""
-        return bool(self._connections) or monotonic() >= self._dial_not_before
+        """Tell whether there is a connection, or no dial that is slow or has just failed."""
+        now = monotonic()
+        return bool(self._connections) or (
+            now >= self._dial_not_before and not self._dials_slowly(now)
+        )
 
     # -- called by the connections ----------------------------------------------------------
 
@@ -156,7 +165,13 @@ class StreamTransport:
                 self._remove(connection)
 
     def broken(self, connection: Connection, reason: str) -> None:
-        """Close a connection whose peer breaks the protocol; `reason` is in words for people."""
+        """Close a connection whose peer breaks the protocol; `reason` is in words for people.
+
+        It is an error of the resolver also where no attempt fails with it.
+        """
+        if connection.has_answered or not connection.table:
+            self._pause(reason)
+            self.pool.engine.unreachable(self.resolver)
         self._end(connection, reason)
 
     def proven(self, connection: Connection) -> None:
@@ -194,6 +209,7 @@ class StreamTransport:
             self._closed
             or len(self.waiting) >= MAX_WAITING
             or (waits_long and not self._waits_patiently)
+            or (self._dials_slowly(now) and self._has_others)
         ):
             self.pool.engine.unsent(now, attempt)
             return
@@ -238,15 +254,20 @@ class StreamTransport:
     @property
     def _waits_patiently(self) -> bool:
         """Tell whether to wait for this resolver: it has served, and no other can take a query."""
-        if not self._has_served:
-            return False
+        return self._has_served and not self._has_others
+
+    @property
+    def _has_others(self) -> bool:
+        """Tell whether another resolver can take a query. Strangers take one now and then only."""
         for other in islice(self.pool.resolvers, OTHERS_LOOKED_AT):
             if other is self.resolver or not other.usable or other.state is State.DOWN:
                 continue
+            if not other.srtt_s:
+                continue
             transport = other.transport
             if not isinstance(transport, StreamTransport) or transport.reachable:
-                return False
-        return len(self.pool.resolvers) <= OTHERS_LOOKED_AT
+                return True
+        return len(self.pool.resolvers) > OTHERS_LOOKED_AT
 
     def _take_waiting(self) -> list[Attempt]:
         waiting, self.waiting = self.waiting, deque()
@@ -279,6 +300,12 @@ class StreamTransport:
         taking = len([connection for connection in connections if not connection.closing])
         return taking < most and len(connections) < 2 * most
 
+    def _dials_slowly(self, now: float) -> bool:
+        """Tell whether a dial is under way and takes long, or the one before it failed."""
+        return self._dial is not None and (
+            self._dial_fault or now - self._dial_began_at > SLOW_DIAL_S
+        )
+
     def _dial_soon(self, now: float) -> None:
         """Dial, at the end of the pause if there is one."""
         if self._dial is not None or self._pause_over is not None or not self._may_dial():
@@ -288,6 +315,7 @@ class StreamTransport:
                 self._dial_not_before - now, self._on_pause_over
             )
         else:
+            self._dial_began_at = now
             self._dial = self.pool.loop.create_task(self._connect())
 
     def _on_pause_over(self) -> None:
@@ -338,7 +366,10 @@ class StreamTransport:
     # -- ends of connections ----------------------------------------------------------------
 
     def _lost(self, connection: Connection, error: OSError | None) -> None:
-        """The server ended a connection, or the network did."""
+        """The server ended a connection, or the network did, or what it sends is too much."""
+        if isinstance(error, Floods):
+            self.broken(connection, in_words(error))
+            return
         self._idle.ended_after((connection.silent_since or monotonic()) - connection.idle_since)
         reason = in_words(error)
         self._end(connection, reason if error is None else f"connection lost: {reason}")
