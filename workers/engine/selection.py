@@ -425,9 +425,15 @@ class Selection:
             buckets.hold_until(self._board.words, resolver.trial_word, due_ns)
 
     def trial_over(self, resolver: Resolver) -> None:
-        """A fresh resolver replied: it may have its next query at once."""
-        if not resolver.equal and not resolver.on_trial:
-            buckets.hold_until(self._board.words, resolver.trial_word, 0)
+        """A fresh resolver replied: it may have its next query at once.
+
+        While it is among those that take turns it needs no trials, but it may be none of them when
+        it is looked at next.
+        """
+        if resolver.on_trial:
+            return
+        buckets.hold_until(self._board.words, resolver.trial_word, 0)
+        if not resolver.equal:
             resolver.on_trial = True
             self._trials.appendleft(resolver)
             self._trial_every = REPLIED_EVERY
