@@ -225,10 +225,15 @@ class Attempts:
         """Let a query wait for room where there may be some in time, or end it.
 
         One that everybody answered SERVFAIL does not wait: the far side is down, or its name is
-        broken, and asking again would only add load.
+        broken, and asking again would only add load. It tells of no limit either, unless each of
+        them is known to refuse of itself.
         """
         refusers = query.refused_by
-        hopeless = refusers is not None and len(refusers) >= 2 and not self._limited(refusers)
+        hopeless = (
+            refusers is not None
+            and len(refusers) >= 2
+            and not all(resolver.refuses_of_itself(now) for resolver in refusers)
+        )
         if hopeless or not self.waiting.admit(now, query, refused=refused):
             self.fail(query, hopeless=hopeless)
 
@@ -252,10 +257,6 @@ class Attempts:
         if kind == RETRY:
             self._counters.retries += 1
         self._outbox.append(self.open(now, query, resolver, kind))
-
-    @staticmethod
-    def _limited(resolvers: list[Resolver]) -> bool:
-        return any(resolver.limited for resolver in resolvers)
 
     def watched_replied(self, resolver: Resolver) -> None:
         """A resolver that is not simply in use replied: its keeper is to know it soon."""
