@@ -44,7 +44,7 @@ LOOKED_AT: Final = 256
 """Resolvers looked at in one tick for whether they are due for a trial."""
 
 TRIAL_EVERY: Final = 8
-"""At most one query in so many is spent on a trial: most of a long list may be dead."""
+"""At most one query in so many is spent on a trial: many may stand aside, and are slower."""
 
 REPLIED_EVERY: Final = 4
 """... or in so many, for a fresh resolver that has just replied: after an outage with little
@@ -430,10 +430,8 @@ class Selection:
         While it is among those that take turns it needs no trials, but it may be none of them when
         it is looked at next.
         """
-        if resolver.on_trial:
-            return
         buckets.hold_until(self._board.words, resolver.trial_word, 0)
-        if not resolver.equal:
+        if not resolver.equal and not resolver.on_trial:
             resolver.on_trial = True
             self._trials.appendleft(resolver)
             self._trial_every = REPLIED_EVERY
