@@ -32,7 +32,7 @@ class PoolSettings:
     token_wait_s: float = 0.3
     """How long a query may wait for room under the ceilings."""
     hedge_only_losing: bool = False
-    """Send a late query elsewhere only when its resolver is losing or down."""
+    """Send a late query elsewhere only when it is taken for lost, not when it may be held."""
     silent_failure: bool = False
     """When everything fails: say nothing (true) or answer SERVFAIL (false)."""
     cut_to_client_size: bool = True

@@ -61,6 +61,24 @@ def test_refusal_by_all_gives_exactly_one_servfail(rcode: int) -> None:
     assert driver.engines[0].counters.pending == 0
 
 
+@pytest.mark.parametrize("is_at_limit", [False, True])
+def test_servfail_by_all_is_no_limit_though_one_of_them_was_at_one(is_at_limit: bool) -> None:
+    driver = Driver("a", "b", "c", token_wait_s=0.3)
+    for name in "abc":
+        driver.play(name, answers(0.010))
+    driver.play("a", in_turn(refuses(), answers(0.010)))
+    driver.ask()
+    driver.advance(0.1 if is_at_limit else 10.0)
+    assert (driver.word("a", layout.RESOLVER_CEILING) > 0) is is_at_limit
+    for name in "abc":
+        driver.play(name, refuses(rcode=SERVFAIL))
+    driver.sent.clear()
+    asked = driver.traffic(rate_qps=2, seconds=3.0)
+    assert {each.reply[3] & 0x0F for each in asked} == {SERVFAIL}
+    assert len(driver.sent) == 3 * len(asked)
+    assert [driver.counted(name, layout.COUNTER_LIMITED) for name in "abc"] == [1, 0, 0]
+
+
 def test_refusal_by_all_in_a_silent_profile_is_silence() -> None:
     driver = Driver("a", "b", silent_failure=True)
     asked = driver.ask()

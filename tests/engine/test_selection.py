@@ -126,6 +126,14 @@ def test_fresh_resolvers_with_nobody_in_use_carry_the_load() -> None:
     assert {len(each.replies) for each in asked} == {1}
 
 
+def test_fresh_resolvers_that_stood_in_turn_wait_for_no_trial_when_the_first_is_proven() -> None:
+    for workers, rate_qps in ((1, 80), (1, 100), (2, 100), (4, 80), (4, 100)):
+        driver = Driver("a", "b", "c", workers=workers, state=State.FRESH)
+        reachable(driver, a=0.010, b=0.010, c=0.010)
+        driver.traffic(rate_qps=rate_qps, seconds=1.5)
+        assert set(driver.states.values()) == {State.IN_USE}, (workers, rate_qps)
+
+
 def test_fresh_resolver_that_seems_faster_does_not_take_the_load_before_it_is_proven() -> None:
     driver = Driver("a", latency_s=0.060)
     reachable(driver, a=0.060)

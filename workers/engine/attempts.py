@@ -14,6 +14,7 @@ from shared.board import Board
 from workers.engine import wire as dns
 from workers.engine.counters import PoolCounters
 from workers.engine.health import State
+from workers.engine.hedging import FIRST_LOOK_S, ROUNDING_S, Hedging
 from workers.engine.pending import COPY, HEDGE, RETRY, Attempt, Query
 from workers.engine.publishing import Publisher
 from workers.engine.resolver import NS, Resolver
@@ -24,34 +25,6 @@ from workers.settings import PoolSettings
 
 MAX_ATTEMPTS: Final = 16
 """Sendings of one query, however many resolvers refuse or lose it."""
-
-TRIAL_RTOS: Final = 2.0
-"""A trial of a resolver that is not in use is late after so many of the shortest retransmission
-times: it is for learning about the resolver, and the query is not to suffer for that."""
-
-FIRST_LOOK_S: Final = 0.04
-"""When an attempt at an unknown resolver is looked at first: by then another may have answered and
-show how long an answer takes here."""
-
-DOUBT_S: Final = 10.0
-"""For this long after a loss or a refusal what is late at a resolver is taken for lost, not held: a
-tunnel with one question in flight stalls on every single loss, long before chance is ruled out."""
-
-UNHEARD_OF: Final = 2.0
-UNHEARD_OF_LEAST_S: Final = 0.1
-SLOWEST_OVER_S: Final = 10.0
-"""What takes twice as long as the slowest answer of the last 10 to 20 s is lost, not held: else the
-first loss of a good resolver stalls a tunnel with one question in flight until its client asks
-again. One at a time, since it may be the first held poll of a tunnel that falls silent: the answer
-to that is then the slowest."""
-
-HICCUP_S: Final = 0.1
-"""Nothing is late so soon at a resolver that is fresh: its retransmission time rests on an answer
-or two, and the first questions of a tunnel are its login, which some servers refuse when it comes
-twice (dns2tcp: "Authentication Failed")."""
-
-ROUNDING_S: Final = 1e-3
-"""Sums of times in floating point are off by less than this."""
 
 OVERSLEPT_S: Final = 0.5
 """When this process comes to an attempt so late, it was itself asleep (suspended, starved), and the
@@ -64,8 +37,7 @@ REFUSALS: Final = frozenset((dns.SERVFAIL, dns.REFUSED))
 class Attempts:
     """The attempts of one pool in one worker.
 
-    `waiting` holds the queries that wait for room. `newest_answered_at` is when the latest sent
-    of all attempts that were answered had been sent, `slowest_s` the slowest answer lately.
+    `waiting` holds the queries that wait for room, `hedging` says what becomes of late ones.
     """
 
     __slots__ = (
@@ -74,15 +46,10 @@ class Attempts:
         "_outbox",
         "_per_attempt_s",
         "_publisher",
-        "_scout",
         "_selection",
         "_settings",
-        "_slowest_before_s",
-        "_slowest_until",
-        "_unheard_from",
         "_wheel",
-        "newest_answered_at",
-        "slowest_s",
+        "hedging",
         "waiting",
     )
 
@@ -104,12 +71,7 @@ class Attempts:
         self._wheel = wheel
         self._outbox = outbox
         self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
-        self.newest_answered_at = 0.0
-        self.slowest_s = 0.0
-        self._slowest_before_s = 0.0
-        self._slowest_until = 0.0
-        self._unheard_from = 0.0
-        self._scout: Query | None = None
+        self.hedging = Hedging(board, settings, selection)
         self.waiting = WaitingRoom(selection, settings.token_wait_s, self._send_waiting, self.fail)
 
     def open(self, now: float, query: Query, resolver: Resolver, kind: int) -> Attempt:
@@ -123,7 +85,7 @@ class Attempts:
             late_s = FIRST_LOOK_S
             self._selection.asked_stranger(now, resolver)
         elif not resolver.equal and self._settings.hedge_only_losing:
-            late_s = min(late_s, self._trial_s)
+            late_s = min(late_s, self.hedging.trial_s)
         if query.tried and kind != COPY:
             # Sent to the same resolver again, it waits twice as long each time (RFC 6298, 5.5).
             late_s *= 2 ** query.tried.count(resolver)
@@ -163,65 +125,27 @@ class Attempts:
         """Hedge: try a late query on another resolver too. Return when to look at it again.
 
         What may only be held may show later that it is lost: it is looked at when twice as old. So
-        is a hedge that is late too, while nothing tells that others are answered. What has not left
-        yet is surely not held, and is no loss of its resolver either.
+        is a hedge that is late too, while nothing tells that others are answered.
         """
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
             return NEVER
         if attempt.kind == COPY:
             return NEVER  # it was sent for its own sake; the first sending has its own time
-        late = attempt.resolver
-        if attempt.delayed:
-            attempt.delayed = False
-            if now < attempt.sent_at + late.rto_s - ROUNDING_S:
-                return attempt.sent_at + late.rto_s
-        least_s = min(late.rto_s, self._trial_s)
-        waits = attempt.waits
-        if not late.srtt_s and now - attempt.sent_at < least_s - ROUNDING_S:
-            return min(2 * now - attempt.sent_at, attempt.sent_at + least_s)
-        if late.state is State.FRESH and not waits and self._settings.hedge_only_losing:
-            settled_at = attempt.sent_at + HICCUP_S
-            if now < settled_at - ROUNDING_S:
-                return settled_at
-        # What was sent later has been answered: this one is lost, and no poll that is held.
-        overtaken = self.newest_answered_at > attempt.sent_at
-        in_doubt = int(now * NS) - self._board.words[late.refused_word] < int(DOUBT_S * NS)
-        lost = (
-            waits
-            or late.losing
-            or overtaken
-            or in_doubt
-            or late.state in (State.FRESH, State.DOWN)
-            or (self._settings.hedge_only_losing and not late.equal)
-        )
-        if self._settings.hedge_only_losing and not lost:
-            if now < self._unheard_from or now - attempt.sent_at < self._unheard_of_s:
-                return 2 * now - attempt.sent_at
-            self._unheard_from = now + self._per_attempt_s
-            lost = True
-        if attempt.kind == HEDGE and not overtaken and not self._goes_on(now, attempt):
+        hedging = self.hedging
+        again_at = hedging.too_early(now, attempt)
+        if again_at is not None:
+            return again_at
+        lost = hedging.is_lost(now, attempt)
+        if hedging.holds_off(now, attempt, lost=lost):
             return 2 * now - attempt.sent_at
-        if not waits:
+        if not attempt.waits:
             query.late = True
             if lost and query.doubted is None:
                 query.doubted = attempt
-        resolver = self._selection.other(now, query, equals_only=not lost)
-        down = late.state is State.DOWN
-        # A ceiling is for fresh questions, and a stream repeats what is lost by itself.
-        in_doubt = in_doubt and not late.interval_ns and not late.is_stream
-        again = not waits and (late.losing or in_doubt)
-        if resolver is None and again and attempt.kind == HEDGE:
-            # One that is at a limit would be asked many times what it allows.
-            may_go_on = self._unheard_of_s < NEVER and not late.is_stream
-            again = now < late.random_until or (may_go_on and self._goes_on(now, attempt))
-        if resolver is None and again and not down:
-            # Nobody else is there, or all are lossy: better again than to wait for per_attempt.
-            resolver = self._selection.choose(now, query)
-        if resolver is None and waits:
-            resolver = self._selection.stranger(now, query)
+        resolver = hedging.second(now, attempt, lost=lost)
         if resolver is not None:
-            if waits and self._settings.hedge_only_losing:
+            if attempt.waits and self._settings.hedge_only_losing:
                 self.close(attempt)  # it goes there instead, not twice
             self._counters.hedges += 1
             self._outbox.append(self.open(now, query, resolver, HEDGE))
@@ -229,20 +153,6 @@ class Attempts:
             # Those that refused it before may have room by now.
             self.waiting.admit(now, query, refused=query.refused, first=True)
         return NEVER
-
-    def _goes_on(self, now: float, hedge: Attempt) -> bool:
-        """Tell whether the query of a late hedge goes on with no sign that others get through.
-
-        When all are late the way to them is full or cut, and were every query sent again and again
-        the load would be many times what it was. So one at a time looks for a way, and only when
-        no answer takes as long.
-        """
-        if now - hedge.sent_at < self._unheard_of_s < NEVER:
-            return False
-        scout = self._scout
-        if scout is None or scout.answered or not scout.open:
-            self._scout = hedge.query
-        return self._scout is hedge.query
 
     def refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
         """Send a refused query on to another resolver at once."""
@@ -315,10 +225,15 @@ class Attempts:
         """Let a query wait for room where there may be some in time, or end it.
 
         One that everybody answered SERVFAIL does not wait: the far side is down, or its name is
-        broken, and asking again would only add load.
+        broken, and asking again would only add load. It tells of no limit either, unless each of
+        them is known to refuse of itself.
         """
         refusers = query.refused_by
-        hopeless = refusers is not None and len(refusers) >= 2 and not self._limited(refusers)
+        hopeless = (
+            refusers is not None
+            and len(refusers) >= 2
+            and not all(resolver.refuses_of_itself(now) for resolver in refusers)
+        )
         if hopeless or not self.waiting.admit(now, query, refused=refused):
             self.fail(query, hopeless=hopeless)
 
@@ -342,28 +257,6 @@ class Attempts:
         if kind == RETRY:
             self._counters.retries += 1
         self._outbox.append(self.open(now, query, resolver, kind))
-
-    @staticmethod
-    def _limited(resolvers: list[Resolver]) -> bool:
-        return any(resolver.limited for resolver in resolvers)
-
-    def forget_slowest(self, now: float) -> None:
-        """On the tick: the slowest answer so far counts for SLOWEST_OVER_S more, then no longer."""
-        if now >= self._slowest_until:
-            self._slowest_until = now + SLOWEST_OVER_S
-            self._slowest_before_s = self.slowest_s
-            self.slowest_s = 0.0
-
-    @property
-    def _unheard_of_s(self) -> float:
-        """After how long a question is lost, whatever the server holds; infinity while unknown."""
-        slowest_s = max(self.slowest_s, self._slowest_before_s)
-        return max(UNHEARD_OF * slowest_s, UNHEARD_OF_LEAST_S) if slowest_s else NEVER
-
-    @property
-    def _trial_s(self) -> float:
-        """After how long a trial of a resolver that is not in use is late."""
-        return TRIAL_RTOS * self._selection.soonest_rto_s
 
     def watched_replied(self, resolver: Resolver) -> None:
         """A resolver that is not simply in use replied: its keeper is to know it soon."""

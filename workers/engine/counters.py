@@ -53,6 +53,6 @@ class PoolCounters:
             self.retries,
             self.hedges,
             self.copies,
-            0,
+            0,  # a word that nothing stands in
             *self.dropped,
         ]

@@ -66,6 +66,7 @@ class Engine:
         "_deadline_s",
         "_epochs",
         "_fitness",
+        "_hedging",
         "_held_sockets",
         "_keeper",
         "_keepers_epoch",
@@ -132,6 +133,7 @@ class Engine:
             self.outbox,
         )
         self._waiting = self._attempts.waiting
+        self._hedging = self._attempts.hedging
         self._scouting = Scouting(
             board,
             settings,
@@ -292,13 +294,13 @@ class Engine:
         resolver.deviation_sum_s += deviation if deviation > 0.0 else -deviation
         if round_trip < resolver.rtt_min_s:
             resolver.rtt_min_s = round_trip
-        attempts = self._attempts
-        if attempt.sent_at > attempts.newest_answered_at:
-            attempts.newest_answered_at = attempt.sent_at
-        if round_trip > attempts.slowest_s:
-            attempts.slowest_s = round_trip
+        hedging = self._hedging
+        if attempt.sent_at > hedging.newest_answered_at:
+            hedging.newest_answered_at = attempt.sent_at
+        if round_trip > hedging.slowest_s:
+            hedging.slowest_s = round_trip
         if resolver.watched:
-            attempts.watched_replied(resolver)
+            self._attempts.watched_replied(resolver)
         if client is None:
             return None
         largest_reply = self._fitness.largest_reply
@@ -326,9 +328,9 @@ class Engine:
             counters.answered += 1
             counters.pending -= 1
             if query.refused_by is not None:
-                attempts.heed_refusals(query)
+                self._attempts.heed_refusals(query)
             if query.doubted is not None and not query.doubted.closed:
-                attempts.overtaken(now, query.doubted)
+                self._attempts.overtaken(now, query.doubted)
         counters.answers += 1
         query.reply = reply
         return query
@@ -400,7 +402,7 @@ class Engine:
         if (self._stale and now >= self._rebuild_at) or now >= self._sort_at:
             self._rebuild(now)
         self._selection.call_trials(now)
-        self._attempts.forget_slowest(now)
+        self._hedging.tick(now)
         if self._fitness.largest_reply is not None:
             self._fitness.largest_reply.tick(now, self.counters.answers)
         self._scouting.tick(now, self._resolvers.values())

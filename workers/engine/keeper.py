@@ -16,10 +16,8 @@ from workers.engine.ceiling import Ceiling
 from workers.engine.health import FIRST_TRIAL_S, FRESH_REPLIES, TRANSITIONS, Event, State
 from workers.engine.latency import RoundTrip
 from workers.engine.loss import LossEstimate
+from workers.engine.resolver import MICRO, NS
 from workers.settings import PoolSettings
-
-NS: Final = 1_000_000_000
-MICRO: Final = 1_000_000
 
 EQUAL_FACTOR: Final = 1.2
 EQUAL_MARGIN_NS: Final = 5_000_000

@@ -231,6 +231,11 @@ class Resolver:
             losing=self.losing,
         )
 
+    def refuses_of_itself(self, now: float) -> bool:
+        """Tell whether it is known to refuse, at a limit or by chance, what others answer."""
+        has_ceiling = self._board.words[self._verdict + layout.RESOLVER_CEILING] > 0
+        return has_ceiling or now < self.random_until
+
     @property
     def loses_in_a_burst(self) -> bool:
         """Tell whether since the last tick many attempts were lost, and more than answered."""

@@ -44,7 +44,7 @@ LOOKED_AT: Final = 256
 """Resolvers looked at in one tick for whether they are due for a trial."""
 
 TRIAL_EVERY: Final = 8
-"""At most one query in so many is spent on a trial: most of a long list may be dead."""
+"""At most one query in so many is spent on a trial: many may stand aside, and are slower."""
 
 REPLIED_EVERY: Final = 4
 """... or in so many, for a fresh resolver that has just replied: after an outage with little
@@ -437,9 +437,13 @@ class Selection:
             buckets.hold_until(self._board.words, resolver.trial_word, due_ns)
 
     def trial_over(self, resolver: Resolver) -> None:
-        """A fresh resolver replied: it may have its next query at once."""
+        """A fresh resolver replied: it may have its next query at once.
+
+        While it is among those that take turns it needs no trials, but it may be none of them when
+        it is looked at next.
+        """
+        buckets.hold_until(self._board.words, resolver.trial_word, 0)
         if not resolver.equal and not resolver.on_trial:
-            buckets.hold_until(self._board.words, resolver.trial_word, 0)
             resolver.on_trial = True
             self._trials.appendleft(resolver)
             self._trial_every = REPLIED_EVERY
