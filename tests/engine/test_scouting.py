@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from shared import layout
 from tests.engine.driver import Driver, Sent, answers, is_closed, is_silent, loses, refuses
 from tests.rig.wire import NOERROR, REFUSED, SERVFAIL, rcode_of
 from workers.engine.health import State
@@ -172,3 +173,18 @@ def test_two_hundred_down_without_traffic_are_probed_a_few_at_a_time() -> None:
     assert len(driver.sent) <= 11 * 32
     assert {each.name for each in driver.sent} == set(DEAD)
     assert {each.kind for each in driver.sent} == {PROBE}
+
+
+def test_queries_of_the_only_one_that_answered_go_to_strangers_when_it_falls_silent() -> None:
+    driver = Driver("a", state=State.FRESH)
+    driver.play("a", answers(0.020))
+    driver.ask()
+    driver.advance(0.1)
+    driver.play("a", is_silent)
+    asked = [driver.ask() for _ in range(30)]
+    driver.play("new", answers(0.020))
+    driver.set_roster("a", "new")
+    driver.advance(1.0)
+    # Nobody asks anything more, beside which it would be found.
+    assert {len(each.replies) for each in asked} == {1}
+    assert driver.counted("a", layout.COUNTER_LOST) == 0

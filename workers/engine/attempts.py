@@ -125,7 +125,8 @@ class Attempts:
         """Hedge: try a late query on another resolver too. Return when to look at it again.
 
         What may only be held may show later that it is lost: it is looked at when twice as old. So
-        is a hedge that is late too, while nothing tells that others are answered.
+        is a hedge that is late too, while nothing tells that others are answered, and what is lost
+        while somebody may yet turn out to work.
         """
         query = attempt.query
         if query.answered or len(query.tried) >= MAX_ATTEMPTS or query.client is None:
@@ -152,6 +153,8 @@ class Attempts:
         elif lost and (attempt.kind != HEDGE or query.refused):
             # Those that refused it before may have room by now.
             self.waiting.admit(now, query, refused=query.refused, first=True)
+        if resolver is None and lost and self._selection.has_unheard:
+            return 2 * now - attempt.sent_at
         return NEVER
 
     def refused(self, now: float, attempt: Attempt, reply: bytes, rcode: int) -> None:
@@ -199,7 +202,8 @@ class Attempts:
         """Find a query whose attempt ended without an answer its next resolver, or end it.
 
         A lost query may go to a resolver that has had it when nobody else is left; a refused one
-        may not, or it would circle.
+        may not, or it would circle. Nor may one that could not be sent, or whose connection broke:
+        it goes to somebody unknown.
         """
         query = attempt.query
         if query.answered or query.client is None:
@@ -208,8 +212,11 @@ class Attempts:
             return
         if now < query.deadline_at and len(query.tried) < MAX_ATTEMPTS:
             resolver = self._selection.other(now, query)
-            if resolver is None and lost and query.open == 0:
-                resolver = self._selection.choose(now, query)
+            if resolver is None and query.open == 0:
+                if lost:
+                    resolver = self._selection.choose(now, query)
+                elif not refused:
+                    resolver = self._selection.unheard(query)
             if resolver is not None:
                 self._counters.retries += 1
                 self._outbox.append(self.open(now, query, resolver, RETRY))

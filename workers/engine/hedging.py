@@ -180,8 +180,9 @@ class Hedging:
         if resolver is None and self._goes_again(now, attempt):
             # Nobody else is there, or all are lossy: better again than to wait for per_attempt.
             resolver = self._selection.choose(now, query)
-        if resolver is None and attempt.waits:
-            resolver = self._selection.stranger(now, query)
+        if resolver is None and lost and (attempt.waits or not self._is_overtaken(attempt)):
+            # Nobody has been answered since: then who works is to be found.
+            resolver = self._selection.stranger(now, query, query.tried)
         return resolver
 
     def _goes_again(self, now: float, attempt: Attempt) -> bool:

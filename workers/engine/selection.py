@@ -97,6 +97,7 @@ class Selection:
         "_since_trial",
         "_trial_every",
         "_trials",
+        "_unheard",
         "_weighted",
         "_weights",
         "_worker",
@@ -128,6 +129,7 @@ class Selection:
         self._since_trial = 0
         self._trial_every = TRIAL_EVERY
         self.nobody_answers = True
+        self._unheard: deque[Resolver] = deque()
         self.revivals: deque[Resolver] = deque()
         self.strangers: deque[Resolver] = deque()
 
@@ -185,6 +187,7 @@ class Selection:
         self._weighted = ready
         self._weights = list(accumulate(float(resolver.entry.weight) for resolver in ready))
         self._fresh = [] if self.nobody_answers else heard
+        self._unheard = deque(each for each in fresh if not each.heard)
         self._trials.clear()
         self.revivals.clear()
         self.strangers.clear()
@@ -300,6 +303,21 @@ class Selection:
         """Return one that is down or has never replied and is due, for want of anybody better."""
         known = self.take_trial(now, self.revivals, query, tried)
         return known or self.take_trial(now, self.strangers, query, tried)
+
+    @property
+    def has_unheard(self) -> bool:
+        """Whether there are resolvers that have never replied and are not down."""
+        return bool(self._unheard)
+
+    def unheard(self, query: Query) -> Resolver | None:
+        """Return one that has never replied and is not down, in turn, whether it is due or not."""
+        line = self._unheard
+        for _ in range(min(len(line), len(query.tried) + 1)):
+            resolver = line[0]
+            line.rotate(-1)
+            if resolver not in query.tried and self.fitness.passes(query, resolver):
+                return resolver
+        return None
 
     def copy_target(self, query: Query) -> Resolver | None:
         """Return the resolver without a ceiling that answers soonest and surest, for a copy."""

@@ -84,11 +84,14 @@ class Dialler:
             self._session = channel.session
             self._session_context = channel.context
 
-    async def dial(self, timeout_s: float = DIAL_TIMEOUT_S) -> PlainChannel:
+    async def dial(self, timeout_s: float | None = None) -> PlainChannel:
         """Return a connection to the first address that gives one. Raises DialFailed.
 
-        `timeout_s` is for one address; it gets less while there is another one to try.
+        `timeout_s`, DIAL_TIMEOUT_S by default, is for one address; it gets less while there is
+        another one to try.
         """
+        if timeout_s is None:
+            timeout_s = DIAL_TIMEOUT_S
         further_s = min(FURTHER_TIMEOUT_S, timeout_s)
         hosts = self._hosts
         failure: DialFailed | None = None
