@@ -72,9 +72,29 @@ def test_strangers_of_a_pool_without_copies_are_asked_plain_questions(
     to_it = driver.sent_to("dead150")
     assert [sent.kind for sent in to_it[:2]] == [PROBE, FIRST]
     assert b"\x05probe\x07example" in to_it[0].wire
-    assert not [each for each in driver.sent if each.kind == COPY]
+    # Copies go to those alone that were silent to a plain question.
+    firsts = {each.name: each.kind for each in reversed(driver.sent) if each.name != "a"}
+    assert set(firsts.values()) == {PROBE}
+    assert not driver.sent_to("a", COPY)
+    assert not driver.sent_to("dead150", COPY)
     assert driver.state("dead150") is State.IN_USE
     assert {len(each.replies) for each in asked[:-10]} == {1}
+
+
+def test_stranger_that_answers_for_the_tunnel_alone_is_found_without_copies() -> None:
+    answering = answers(0.020)
+
+    def for_the_tunnel(sent: Sent) -> None:
+        if sent.kind != PROBE:
+            answering(sent)
+
+    driver = Driver("a", state=State.FRESH)
+    driver.play("a", answering)
+    driver.play("b", for_the_tunnel)
+    driver.traffic(rate_qps=20, seconds=1.0)
+    driver.set_roster("a", "b")
+    driver.traffic(rate_qps=20, seconds=5.0)
+    assert driver.state("b") is State.IN_USE
 
 
 def test_plain_question_of_a_stranger_counts_neither_as_a_reply_nor_for_its_latency() -> None:

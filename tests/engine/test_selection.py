@@ -102,9 +102,9 @@ def test_fresh_resolver_whose_replies_are_refusals_is_judged_after_eight() -> No
     assert driver.state("new") is State.ASIDE
 
 
-@pytest.mark.parametrize(("duplicate", "kind"), [(1, PROBE), (2, COPY)])
+@pytest.mark.parametrize(("duplicate", "first"), [(1, PROBE), (2, COPY)])
 def test_fresh_resolver_that_is_silent_costs_one_question_beside_per_attempt_time(
-    duplicate: int, kind: int
+    duplicate: int, first: int
 ) -> None:
     driver = Driver("a", duplicate=duplicate)
     reachable(driver, a=0.020)
@@ -112,7 +112,7 @@ def test_fresh_resolver_that_is_silent_costs_one_question_beside_per_attempt_tim
     driver.play("new", is_silent)
     asked = driver.traffic(rate_qps=100, seconds=10.0)
     driver.advance(3.0)
-    assert [sent.kind for sent in driver.sent_to("new")] == [kind] * 5
+    assert [sent.kind for sent in driver.sent_to("new")] == [first] + [COPY] * 4
     assert {len(each.replies) for each in asked} == set(range(1, duplicate + 1))
     assert {reply[3] & 0x0F for each in asked for reply in each.replies} == {0}
 

@@ -9,10 +9,9 @@ strangers, and what is sent is bounded however long the list is.
 tunnel itself gets through, and its answer is delivered as that of every copy. It reaches the
 tunnel's server once for each resolver that works; the next ones are trials of live queries. Where
 a pool wants no copies (dns2tcp refuses a login that comes twice), a stranger is asked a plain
-question instead. Its answer proves no more than that somebody is there, so it counts for
-nothing, neither for latency nor among the first replies: the resolver is then tried as any fresh
-one that answers. One silent to plain questions is down after `down_after` of them, and from then
-on gets copies as those that died.
+question first. Its answer proves no more than that somebody is there, so it counts for nothing,
+neither for latency nor among the first replies: the resolver is then tried as any fresh one that
+answers. One silent to that gets copies the next times: some answer for the tunnel alone.
 
 **While nobody has answered** a live query the queries go to those that answered a plain question,
 then to the strangers in turn, for want of anybody better; a refusal is no answer. When they wait
@@ -111,7 +110,7 @@ class Scouting:
         if resolver is None:
             return
         self._sent(now)
-        if resolver.state is State.FRESH and self._settings.duplicate == 1:
+        if resolver.state is State.FRESH and self._settings.duplicate == 1 and not resolver.sent:
             self._send_probe(now, resolver)
         else:
             self._counters.copies += 1
