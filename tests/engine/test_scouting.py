@@ -93,7 +93,7 @@ def test_stranger_that_answers_for_the_tunnel_alone_is_found_without_copies() ->
     driver.play("b", for_the_tunnel)
     driver.traffic(rate_qps=20, seconds=1.0)
     driver.set_roster("a", "b")
-    driver.traffic(rate_qps=20, seconds=5.0)
+    driver.traffic(rate_qps=20, seconds=8.0)
     assert driver.state("b") is State.IN_USE
 
 

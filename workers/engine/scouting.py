@@ -43,6 +43,10 @@ some 50 kbit/s."""
 QUERIES_PER_SCOUT: Final = 10
 """... or beside one query in so many, if that is more."""
 
+PLAIN_FIRST: Final = 2
+"""Plain questions that a stranger may lose before it gets copies where a pool wants none: by then
+the login of a tunnel that has just begun is over."""
+
 PATIENCE_S: Final = 0.1
 """When queries have waited for so long and nobody has ever answered, plain questions go out."""
 
@@ -110,7 +114,11 @@ class Scouting:
         if resolver is None:
             return
         self._sent(now)
-        if resolver.state is State.FRESH and self._settings.duplicate == 1 and not resolver.sent:
+        if (
+            resolver.state is State.FRESH
+            and self._settings.duplicate == 1
+            and resolver.lost < PLAIN_FIRST
+        ):
             self._send_probe(now, resolver)
         else:
             self._counters.copies += 1
