@@ -15,7 +15,7 @@ from workers.engine import wire as dns
 from workers.engine.counters import PoolCounters
 from workers.engine.health import State
 from workers.engine.hedging import FIRST_LOOK_S, ROUNDING_S, Hedging
-from workers.engine.pending import COPY, HEDGE, RETRY, Attempt, Query
+from workers.engine.pending import COPY, HEDGE, PROBE, RETRY, Attempt, Query
 from workers.engine.publishing import Publisher
 from workers.engine.resolver import NS, Resolver
 from workers.engine.selection import Selection
@@ -114,7 +114,10 @@ class Attempts:
         overslept = now - attempt.expires_at > OVERSLEPT_S
         # An attempt cut short by its query's deadline says nothing about its resolver.
         had_s = attempt.expires_at - attempt.sent_at
-        if not overslept and not attempt.waits and had_s >= self._per_attempt_s - ROUNDING_S:
+        had_time = not attempt.waits and had_s >= self._per_attempt_s - ROUNDING_S
+        # Nor does silence to a plain question: some answer for the tunnel alone.
+        is_plain = attempt.kind == PROBE and attempt.resolver.state is State.FRESH
+        if had_time and not overslept and not is_plain:
             attempt.query.late = True
             attempt.resolver.lost += 1
             self._publisher.urgent[attempt.resolver.slot] = attempt.resolver

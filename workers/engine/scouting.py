@@ -44,7 +44,7 @@ QUERIES_PER_SCOUT: Final = 10
 """... or beside one query in so many, if that is more."""
 
 PLAIN_FIRST: Final = 2
-"""Plain questions that a stranger may lose before it gets copies where a pool wants none: by then
+"""Plain questions that a stranger is asked before it gets copies where a pool wants none: by then
 the login of a tunnel that has just begun is over."""
 
 PATIENCE_S: Final = 0.1
@@ -114,11 +114,8 @@ class Scouting:
         if resolver is None:
             return
         self._sent(now)
-        if (
-            resolver.state is State.FRESH
-            and self._settings.duplicate == 1
-            and resolver.lost < PLAIN_FIRST
-        ):
+        is_new = resolver.state is State.FRESH and resolver.sent < PLAIN_FIRST
+        if is_new and self._settings.duplicate == 1:
             self._send_probe(now, resolver)
         else:
             self._counters.copies += 1
