@@ -50,6 +50,11 @@ class PoolSettings:
     own_proof: str = ""
     """What they are answered with. Both are the same in all pools of a relay."""
 
+    @property
+    def attempt_limit_s(self) -> float:
+        """How long an attempt really may take: it ends with its query."""
+        return min(self.per_attempt_s, self.deadline_s)
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON-ready mapping."""
         return asdict(self)

@@ -210,11 +210,16 @@ def test_cut_reply_that_came_over_tcp_is_of_its_own_size() -> None:
     assert set(order(driver, *[(SHORT, 4096)] * 4).split()) == {"tcp:a", "b"}
 
 
-def test_late_query_goes_to_one_that_passes_what_its_client_takes() -> None:
-    driver = Driver("a", "b", "any", limits={"a": (0, 512), "b": (0, 512)})
+def settle(driver: Driver) -> None:
+    """Have it know that replies are small, and the turn be at "a"."""
     gets(driver, 300, FEW_REPLIES + 1)
     while driver.last.name != "any":
         gets(driver, 300)
+
+
+def test_late_query_goes_to_one_that_passes_what_its_client_takes() -> None:
+    driver = Driver("a", "b", "any", limits={"a": (0, 512), "b": (0, 512)})
+    settle(driver)
     ask(driver, SHORT, 4096)
     driver.advance(0.05)
     assert [(each.name, each.kind) for each in driver.sent[-2:]] == [("a", FIRST), ("any", HEDGE)]
@@ -222,9 +227,7 @@ def test_late_query_goes_to_one_that_passes_what_its_client_takes() -> None:
 
 def test_query_that_has_not_left_yet_goes_to_whom_it_would_have_gone_anyway() -> None:
     driver = Driver("tcp:a", "b", "any", limits={"tcp:a": (0, 512), "b": (0, 512)})
-    gets(driver, 300, FEW_REPLIES + 1)
-    while driver.last.name != "any":
-        gets(driver, 300)
+    settle(driver)
     ask(driver, SHORT, 4096)
     driver.last.attempt.waits = True
     driver.advance(0.05)
@@ -239,9 +242,7 @@ def test_lost_query_goes_to_one_that_passes_what_its_client_takes() -> None:
         hedge_only_losing=True,
         per_attempt_s=0.2,
     )
-    gets(driver, 300, FEW_REPLIES + 1)
-    while driver.last.name != "any":
-        gets(driver, 300)
+    settle(driver)
     driver.advance(15.0)  # no poll is known to be answered so late
     ask(driver, SHORT, 4096)
     driver.advance(0.3)
@@ -250,9 +251,7 @@ def test_lost_query_goes_to_one_that_passes_what_its_client_takes() -> None:
 
 def test_refused_query_goes_to_whom_it_would_have_gone_anyway() -> None:
     driver = Driver("a", "b", "any", limits={"a": (0, 512), "b": (0, 512)})
-    gets(driver, 300, FEW_REPLIES + 1)
-    while driver.last.name != "any":
-        gets(driver, 300)
+    settle(driver)
     ask(driver, SHORT, 4096)
     driver.last.refuse()
     assert [(each.name, each.kind) for each in driver.sent[-2:]] == [("a", FIRST), ("b", RETRY)]

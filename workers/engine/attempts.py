@@ -70,7 +70,7 @@ class Attempts:
         self._counters = counters
         self._wheel = wheel
         self._outbox = outbox
-        self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
+        self._per_attempt_s = settings.attempt_limit_s
         self.hedging = Hedging(board, settings, selection)
         self.waiting = WaitingRoom(selection, settings.token_wait_s, self._send_waiting, self.fail)
 

@@ -100,7 +100,7 @@ class Engine:
         self._board = board
         self._worker = worker
         self._settings = settings
-        self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
+        self._per_attempt_s = settings.attempt_limit_s
         self._deadline_s = settings.deadline_s
         self._max_pending = settings.max_pending
         self._own: OwnQuestion | None = None

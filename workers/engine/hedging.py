@@ -80,7 +80,7 @@ class Hedging:
         self._board = board
         self._selection = selection
         self._only_losing = settings.hedge_only_losing
-        self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
+        self._per_attempt_s = settings.attempt_limit_s
         self.newest_answered_at = 0.0
         self.slowest_s = 0.0
         self._slowest_before_s = 0.0

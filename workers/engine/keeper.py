@@ -105,7 +105,7 @@ class Keeper:
     def __init__(self, board: Board, settings: PoolSettings) -> None:
         self._board = board
         self._settings = settings
-        self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
+        self._per_attempt_s = settings.attempt_limit_s
         self._kept: dict[int, Kept] = {}
         self._slots: list[int] = []
         self._judge_at = 0.0

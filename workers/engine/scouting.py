@@ -91,7 +91,7 @@ class Scouting:
         self._attempts = attempts
         self._counters = counters
         self._outbox = outbox
-        self._per_attempt_s = min(settings.per_attempt_s, settings.deadline_s)
+        self._per_attempt_s = settings.attempt_limit_s
         self._probe = dns.probe(settings.probe_name)
         self._interval_s = board.at.workers / SCOUTS_QPS
         self._next_at = 0.0
